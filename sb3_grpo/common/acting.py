@@ -7,7 +7,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.sampling import renew_noise
-from sb3_grpo.utils.action_masks import ask_for_masks, n_choices, offers_masks
+from sb3_grpo.utils.action_masks import ask_for_masks, offers_masks
 
 
 class Actor:
@@ -23,7 +23,7 @@ class Actor:
         self._model = model
         self._env = env
         self._n_steps = 0
-        self._has_masks = getattr(model, "use_masking", False) and bool(n_choices(env.action_space)) and offers_masks(env)
+        self._has_masks = getattr(model, "use_masking", False) and offers_masks(env)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False

@@ -236,7 +236,7 @@ class GroupRolloutBuffer:
         :param action_masks: (n_envs, A) the actions that were allowed, if the environments say so
         """
         if action_masks is not None and "action_masks" not in self._data:
-            self._data["action_masks"] = np.empty((self._capacity, *action_masks.shape), bool)
+            self._data["action_masks"] = np.ones((self._capacity, *action_masks.shape), bool)
         by_key = obs if isinstance(obs, dict) else {"": obs}
         if self.pos == self._capacity or len(self._obs) < len(self._obs_spaces):
             self._make_room(by_key)

@@ -25,12 +25,13 @@ def check_mask_key(key: str, observation_space: spaces.Space, action_space: spac
     parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     n_allowed = sum(n_choices(action_space))
     if key not in parts:
-        have = f"only {', '.join(parts)}" if parts else f"they are no Dict but {observation_space}"
+        have = f"only {', '.join(parts)}" if parts else f"the observation is not a Dict but {observation_space}"
         raise ValueError(f"mask_key={key!r} is no part of the observations: {have}.")
     if n_allowed == 0 or int(np.prod(parts[key].shape)) != n_allowed:  # type: ignore[arg-type]
+        wanted = f"has {n_allowed} entries, one for each value" if n_allowed else "does not exist"
         raise ValueError(
-            f"mask_key={key!r}: {parts[key]} is no mask for actions of {action_space}"
-            + (f", which has {n_allowed} entries, one for each value." if n_allowed else ", which are not masked.")
+            f"mask_key={key!r}: a mask for actions of {action_space} {wanted}, and this part of the observations is a "
+            f"{parts[key]}."
         )
 
 

@@ -386,14 +386,28 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
         self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
-        if self._collector.has_masks and "action_masks" not in inspect.signature(self.policy.get_distribution).parameters:
-            raise ValueError(
-                f"The environments have action masks (action_masks()), and {type(self.policy).__name__}.get_distribution does "
-                "not take any: give it an argument action_masks=None, or ignore the masks with use_masking=False."
-            )
+        if self._collector.has_masks:
+            self._check_masks()
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
+
+    def _check_masks(self) -> None:
+        """
+        :raises ValueError: if the policy does not take action masks, and the environments have some
+        """
+        name = f"{type(self.policy).__name__}.get_distribution"
+        if self.policy.reads_texts:
+            raise ValueError("Policies for texts have no action masks, and the environments do: write use_masking=False.")
+        parameters = inspect.signature(self.policy.get_distribution).parameters.values()
+        if not any(each.name == "action_masks" or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+            raise ValueError(
+                f"The environments have action masks (action_masks()), and {name} does not take any: give it an argument "
+                "action_masks=None (and the function that action_sampler returns, if you override it), or ignore the masks "
+                "with use_masking=False."
+            )
+        if self.verbose >= 1:
+            print("Using the action masks of the environments")
 
     def collect_rollouts(  # type: ignore[override]
         self,

@@ -273,7 +273,8 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if action_masks is not None or self.mask_key is None:
             return action_masks
-        return obs[self.mask_key].reshape(len(obs[self.mask_key]), -1) > 0
+        masks = obs[self.mask_key]
+        return masks.reshape(masks.shape[0], -1) > 0
 
     def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
@@ -384,9 +385,10 @@ class ActorPolicy(ActorCriticPolicy):
 
     @property
     def _has_own_distribution(self) -> bool:
-        """Whether a subclass overrides the distribution, for example with an action mask or a temperature."""
+        """Whether a subclass overrides the distribution, for example with a temperature."""
         return (
-            type(self).get_distribution is not ActorPolicy.get_distribution
+            type(self.action_dist) not in (*LOGITS, DiagGaussianDistribution, StateDependentNoiseDistribution)
+            or type(self).get_distribution is not ActorPolicy.get_distribution
             or type(self)._get_action_dist_from_latent is not ActorCriticPolicy._get_action_dist_from_latent
         )
 
@@ -409,17 +411,37 @@ class ActorPolicy(ActorCriticPolicy):
             says so (``mask_key``)
         :return: the model's action and the next hidden state
         """
-        if action_masks is None:
+        # SB3 says what is wrong with an observation that came with an info
+        if action_masks is None or isinstance(observation, tuple):
             actions, state = super().predict(observation, state, episode_start, deterministic)
             return self.cast_actions(actions), state
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
-        n_allowed = sum(n_choices(self.action_space))
-        masks = th.as_tensor(np.reshape(action_masks, (-1, n_allowed)), dtype=th.bool, device=self.device)
+        shape = (len(next(iter(obs.values())) if isinstance(obs, dict) else obs), sum(n_choices(self.action_space)))
+        if shape[1] == 0 or np.size(action_masks) != np.prod(shape):
+            raise ValueError(
+                f"action_masks has the shape {np.shape(action_masks)}, and for {shape[0]} observations and actions of "
+                f"{self.action_space} it is " + (f"{shape}." if shape[1] else "None: these actions have no masks.")
+            )
+        masks = th.as_tensor(np.reshape(action_masks, shape), dtype=th.bool, device=self.device)
         with th.no_grad():
-            actions = self.get_distribution(obs, masks).get_actions(deterministic=deterministic).cpu().numpy()
+            actions = self._predict(obs, deterministic, masks).cpu().numpy()
         actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
         return self.cast_actions(actions if is_vectorized else actions.squeeze(axis=0)), state
+
+    def _predict(
+        self, observation: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
+    ) -> th.Tensor:
+        """
+        Get the action according to the policy for a given observation.
+
+        :param observation: Observation
+        :param deterministic: Whether to use stochastic or deterministic actions
+        :param action_masks: (n, A) the actions that are allowed
+        :return: Taken action according to the policy
+        """
+        masks = () if action_masks is None else (action_masks,)
+        return self.get_distribution(observation, *masks).get_actions(deterministic=deterministic)
 
     def cast_actions(self, actions: np.ndarray) -> np.ndarray:
         """

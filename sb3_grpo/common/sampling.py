@@ -15,7 +15,6 @@ from stable_baselines3.common.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
-    StateDependentNoiseDistribution,
 )
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
@@ -111,7 +110,7 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
         elif kind is DiagGaussianDistribution:
             dist_inputs = action_net(latent)
             actions = dist_inputs + next_noise(dist_inputs)
-        elif kind is StateDependentNoiseDistribution:
+        else:
             # As in SB3's get_noise: one matrix per copy if there is more than one
             has_own_noise = len(latent) == len(dist.exploration_matrices) > 1
             matrices = (dist.exploration_matrices if has_own_noise else dist.exploration_mat).detach()
@@ -119,8 +118,6 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
             actions = action_net(latent) + (latent[:, None] @ matrices)[:, 0]
             if dist.bijector is not None:
                 actions = dist.bijector.forward(th.as_tensor(actions))
-        else:
-            actions = policy._get_action_dist_from_latent(th.as_tensor(latent)).sample()
         actions = actions if isinstance(actions, np.ndarray) else actions.detach().cpu().numpy()
         kept = th.from_numpy(dist_inputs) if isinstance(dist_inputs, np.ndarray) else dist_inputs
         return actions.reshape(actions_shape), kept

@@ -16,7 +16,7 @@ from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import StartNotSupportedError
-from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, n_choices, offers_masks
+from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
 from sb3_grpo.utils.spaces import parts_of
 from sb3_grpo.utils.vec_envs import ask_all, copied, innermost, offers, own_observations
 
@@ -59,7 +59,7 @@ class GroupCollector:
             if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating)
         ]
         self._staggers = settings.n_steps is not None and self._can_stagger()
-        self.has_masks = settings.use_masking and bool(n_choices(env.action_space)) and offers_masks(env)
+        self.has_masks = settings.use_masking and offers_masks(env)
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
 
@@ -163,12 +163,7 @@ class GroupCollector:
         """
         if not self.has_masks:
             return None
-        masks, n_allowed = ask_for_masks(self.env), sum(n_choices(self.env.action_space))
-        if masks.shape != (self.env.num_envs, n_allowed):
-            raise ValueError(
-                f"{METHOD}() of the environments has the shape {masks.shape[1:]}, and actions of {self.env.action_space} need "
-                f"({n_allowed},): one entry for each value of each part."
-            )
+        masks = ask_for_masks(self.env)
         idx = forbidding_copy(masks, self.env.action_space)
         if idx is not None:
             raise ValueError(

@@ -31,19 +31,28 @@ def n_choices(action_space: spaces.Space) -> list[int]:
 def offers_masks(env: VecEnv) -> bool:
     """
     :param env: A vectorized environment
-    :return: Whether it says which actions it allows: with a method of each copy, or one of the vectorized environment itself
+    :return: Whether it says which actions it allows, with a method of each copy or of the vectorized environment without its
+        wrappers, and has actions that can be masked
     """
-    return hasattr(innermost(env), METHOD) or offers(env, METHOD)
+    return bool(n_choices(env.action_space)) and (hasattr(innermost(env), METHOD) or offers(env, METHOD))
 
 
 def ask_for_masks(env: VecEnv) -> np.ndarray:
     """
     :param env: A vectorized environment that offers masks
     :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
+    :raises ValueError: if it has not an entry for each value of each part of an action
     """
     ask_at_once = getattr(innermost(env), METHOD, None)
-    masks = env.env_method(METHOD) if ask_at_once is None else ask_at_once()
-    return np.array([np.ravel(mask) for mask in masks], dtype=bool)
+    masks = [np.ravel(mask) for mask in (env.env_method(METHOD) if ask_at_once is None else ask_at_once())]
+    n_values = sum(n_choices(env.action_space))
+    if [len(mask) for mask in masks] != [n_values] * env.num_envs:
+        raise ValueError(
+            f"{METHOD}() of the environments returns {len(masks[0])} entries for each of {len(masks)} copies. Actions of "
+            f"{env.action_space} in {env.num_envs} copies need {n_values}, one for each value of each part. To ignore the "
+            "masks: use_masking=False."
+        )
+    return np.array(masks, dtype=bool)
 
 
 def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None:
@@ -52,8 +61,7 @@ def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None
     :param action_space: Action space
     :return: The first copy that allows no value for some part of an action; ``None`` if there is none
     """
-    sizes = n_choices(action_space)
-    begins = np.cumsum([0, *sizes[:-1]])
+    begins = np.cumsum([0, *n_choices(action_space)[:-1]])
     allowed = np.logical_or.reduceat(masks, begins, axis=1).all(axis=1)
     return None if allowed.all() else int(np.argmin(allowed))
 
@@ -66,13 +74,13 @@ def allowed_action(env: gym.Env, action: Any) -> Any:
     """
     sizes = n_choices(env.action_space)
     try:
-        mask = np.ravel(env.get_wrapper_attr(METHOD)()) if sizes else None
+        ask = env.get_wrapper_attr(METHOD)
     except AttributeError:
         return action
-    if mask is None:
+    if not sizes:
         return action
     parts = np.array(np.ravel(action), dtype=np.int64)
-    for place, allowed in enumerate(np.split(mask.astype(bool), np.cumsum(sizes)[:-1])):
+    for place, allowed in enumerate(np.split(np.ravel(ask()).astype(bool), np.cumsum(sizes)[:-1])):
         following = np.roll(allowed, -parts[place])
         parts[place] = (parts[place] + following.argmax()) % len(allowed)
     return parts.astype(np.asarray(action).dtype).reshape(np.shape(action))[()]
