@@ -110,9 +110,7 @@ def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
     return {
         "curve": curve.curve,
         "pass_at_8": [before.pass_at_k, after.pass_at_k],
-        "answers": [
-            [old["prompt"], *map("\n".join, (old["messages"], new["messages"])), new["is_success"]] for old, new in shown
-        ],
+        "answers": [[old["prompt"], said(old), said(new), new["is_success"]] for old, new in shown],
         "updates": model._n_updates,
         "peak_memory_mib": peak_memory_mib(),
     }
