@@ -109,6 +109,8 @@ class ActorPolicy(ActorCriticPolicy):
 
     # Whether the observations of an episode are one growing text, processed in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
+    # Whether actions depend on earlier observations of the episode, by states that the policy returns
+    is_recurrent: ClassVar[bool] = False
     # Rollout buffer used by GRPO and DAPO
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
 
@@ -357,10 +359,17 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if not self._has_own_distribution:
             return fast_sampler(self, self.rollout_layers())
+        return self._slow_sampler(lambda obs: obs)
+
+    def _slow_sampler(self, read: Callable[[Any], Any]) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+        """
+        :param read: Function that makes of observations what ``get_distribution`` takes
+        :return: See ``action_sampler``, for any ``get_distribution``
+        """
 
         def sample(observations: Any, *action_masks: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             masks = [obs_as_tensor(each, self.device) for each in action_masks]
-            distribution = self.get_distribution(obs_as_tensor(observations, self.device), *masks)  # type: ignore[arg-type]
+            distribution = self.get_distribution(read(obs_as_tensor(observations, self.device)), *masks)  # type: ignore[arg-type]
             actions = distribution.sample()
             log_prob = distribution.log_prob(actions)
             return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob  # type: ignore[misc]
@@ -414,12 +423,36 @@ class ActorPolicy(ActorCriticPolicy):
             return self.cast_actions(actions), state
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
-        n_allowed = sum(n_choices(self.action_space))
-        masks = th.as_tensor(np.reshape(action_masks, (-1, n_allowed)), dtype=th.bool, device=self.device)
+        actions = self._predicted(obs, deterministic, action_masks)
+        return actions if is_vectorized else actions.squeeze(axis=0), state
+
+    def _predicted(self, obs: Any, deterministic: bool, action_masks: np.ndarray | None) -> np.ndarray:
+        """
+        :param obs: n observations
+        :param deterministic: Whether to return deterministic actions
+        :param action_masks: The actions that are allowed, see ``predict``
+        :return: (n, \\*action_shape) actions for the environments
+        """
+        masks = []
+        if action_masks is not None:
+            n_allowed = sum(n_choices(self.action_space))
+            masks = [th.as_tensor(np.reshape(action_masks, (-1, n_allowed)), dtype=th.bool, device=self.device)]
         with th.no_grad():
-            actions = self.get_distribution(obs, masks).get_actions(deterministic=deterministic).cpu().numpy()
+            actions = self.get_distribution(obs, *masks).get_actions(deterministic=deterministic).cpu().numpy()
         actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
-        return self.cast_actions(actions if is_vectorized else actions.squeeze(axis=0)), state
+        return self.cast_actions(self.bounded(actions))
+
+    def bounded(self, actions: np.ndarray) -> np.ndarray:
+        """
+        :param actions: Actions as sampled
+        :return: Actions within the bounds of the action space
+        """
+        if not isinstance(self.action_space, spaces.Box):
+            return actions
+        if self.squash_output:
+            return self.unscale_action(actions)
+        # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
+        return np.clip(actions, self.action_space.low, self.action_space.high)
 
     def cast_actions(self, actions: np.ndarray) -> np.ndarray:
         """
@@ -526,17 +559,16 @@ def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
 
 
 def default_policy_kwargs(
-    policy_class: type[ActorPolicy], action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
+    own_policy: bool, action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
 ) -> dict[str, Any]:
     """
-    :param policy_class: Policy class of a model
+    :param own_policy: Whether the policy class of a model is a custom one
     :param action_space: Action space
     :param policy_kwargs: ``policy_kwargs`` given by the user
     :param is_normalized: Whether ``VecNormalize`` normalises the observations
     :return: ``normalize_observations=True`` if actions are continuous, unless ``VecNormalize`` already normalises, or the
         policy or features extractor is a custom one, which may rely on the original values
     """
-    own_policy = policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
     if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs) or is_normalized:
         return {}
     return {"normalize_observations": True}
