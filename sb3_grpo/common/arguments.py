@@ -245,6 +245,11 @@ def check_together(model: Any) -> None:
             f'advantage="gae" needs the states as numbers, and {policy.__name__} reads texts: '
             'use advantage="outcome" or advantage="return_to_go".'
         )
+    if model.kl_coef > 0.0 and model.n_steps is not None and policy.is_recurrent:
+        raise ValueError(
+            f"kl_coef={model.kl_coef} with {policy.__name__} needs whole episodes, as the reference policy has to read them "
+            f"from the beginning: write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
+        )
     # A model that was only loaded to predict needs none of the following
     if model.env is None:
         return

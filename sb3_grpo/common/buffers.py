@@ -1,6 +1,6 @@
 """Storage of grouped rollouts, and the batch that one update learns from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim
-from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.frames import FrameStore, StackedImages
 from sb3_grpo.common.normalization import ObservationNorm
@@ -23,6 +22,8 @@ class ActingPolicy(Protocol):
     """What the buffer needs of a policy, see :class:`ActorPolicy`."""
 
     observation_norm: ObservationNorm
+
+    def action_sampler(self) -> Callable[..., tuple[np.ndarray, th.Tensor]]: ...
 
     def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor: ...
 
@@ -53,6 +54,18 @@ class PackedObservations:
         raise NotImplementedError
 
 
+def observations_in(observations: Any, rows: th.Tensor) -> Any:
+    """
+    :param observations: (n, \\*obs_shape) tensor or :class:`StackedImages`, or a dict of these
+    :param rows: (M,) long
+    :return: (M, \\*obs_shape) or a dict of these, the observations in these rows
+    """
+    # Not values[rows], which copies single numbers: a twentieth of the speed for images
+    if isinstance(observations, dict):
+        return {key: values.index_select(0, rows) for key, values in observations.items()}
+    return observations.index_select(0, rows)
+
+
 @dataclass
 class GroupBatch:
     """
@@ -77,7 +90,7 @@ class GroupBatch:
     :param elapsed: (B, G) steps that the time limit had counted before the first step
     :param going_on: (M,) long, indices (0..E-1) of the episodes that continue after their last step
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
-        is 0
+        is 0. Or in the policy's own format
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
     """
 
@@ -94,7 +107,7 @@ class GroupBatch:
     truncated: th.Tensor
     elapsed: th.Tensor
     going_on: th.Tensor
-    next_observations: th.Tensor | TensorDict | None
+    next_observations: Any
     action_masks: th.Tensor | None = None
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
@@ -128,11 +141,7 @@ class GroupBatch:
         """
         if isinstance(self.observations, PackedObservations):
             return self.observations.at(minibatch, self.episode)
-        rows = self.rows[minibatch.steps]
-        # Not values[rows], which copies single numbers: a twentieth of the speed for images
-        if isinstance(self.observations, dict):
-            return {key: values.index_select(0, rows) for key, values in self.observations.items()}
-        return self.observations.index_select(0, rows)
+        return observations_in(self.observations, self.rows[minibatch.steps])
 
 
 class GroupRolloutBuffer:
@@ -217,6 +226,13 @@ class GroupRolloutBuffer:
                     new[: self.pos] = old[: self.pos]
                     arrays[key] = new
 
+    def action_sampler(self, policy: ActingPolicy) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+        """
+        :param policy: The policy
+        :return: See :meth:`ActorPolicy.action_sampler`
+        """
+        return policy.action_sampler()
+
     def add(
         self,
         obs: np.ndarray | dict[str, np.ndarray],
@@ -261,11 +277,12 @@ class GroupRolloutBuffer:
         self._data["rewards"][self.pos] = rewards
         self.pos += 1
 
-    def note_ends(self, episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
+    def note_ends(self, indices: list[int], episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
         """
         Called when episodes have ended.
 
-        :param episodes: The episodes
+        :param indices: Environment copies whose episodes have ended
+        :param episodes: Those of these episodes that belong to groups
         :param obs: (n_envs, \\*obs_shape) or a dict of these, the observations before the last step
         """
 
@@ -360,7 +377,7 @@ class GroupRolloutBuffer:
             truncated=self._tensor(np.array([episode.truncated for episode in episodes])).view(shape),
             elapsed=self._tensor(elapsed + n_before).view(shape),
             going_on=th.as_tensor(going_on, dtype=th.long, device=self.device),
-            next_observations=self._next_observations([episodes[i].next_observation for i in going_on]),
+            next_observations=self._next_observations([episodes[i] for i in going_on]),
         )
 
     def _tensor(self, array: np.ndarray) -> th.Tensor:
@@ -378,11 +395,12 @@ class GroupRolloutBuffer:
         }
         return tensors if self._dict_obs else tensors[""]
 
-    def _next_observations(self, observations: list[Any]) -> th.Tensor | TensorDict | None:
+    def _next_observations(self, episodes: list[Episode]) -> Any:
         """
-        :param observations: M observations, each an array or a dict of arrays
-        :return: (M, \\*obs_shape) or a dict of these, ``None`` if M is 0
+        :param episodes: M episodes that go on
+        :return: (M, \\*obs_shape) or a dict of these, the observations from which they do; ``None`` if M is 0
         """
+        observations = [episode.next_observation for episode in episodes]
         if not observations:
             return None
         if self._dict_obs:

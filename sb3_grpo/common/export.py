@@ -36,6 +36,11 @@ def onnx_bytes(model: BaseAlgorithm) -> bytes:
             f"{type(policy).__name__} writes an answer token by token, which is no function of a single observation. Only "
             'policies of numbers and images are exported: use model.save(path), or format="safe" to share a model.'
         )
+    if policy.is_recurrent:
+        raise ValueError(
+            f"{type(policy).__name__} remembers earlier observations, and a file is a function of a single one: use "
+            'model.save(path), or format="safe" to share a model.'
+        )
     try:
         runtime, *_ = (importlib.import_module(name) for name in ("onnxruntime", "onnx", "onnxscript"))
     except ImportError as error:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -31,6 +30,11 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     default_policy_kwargs,
     fuse_adam,
+)
+from sb3_grpo.common.recurrent import (
+    RecurrentActorCnnPolicy,
+    RecurrentActorMultiInputPolicy,
+    RecurrentActorPolicy,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
@@ -82,6 +86,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         "MlpPolicy": ActorPolicy,
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
+        "MlpLstmPolicy": RecurrentActorPolicy,
+        "CnnLstmPolicy": RecurrentActorCnnPolicy,
+        "MultiInputLstmPolicy": RecurrentActorMultiInputPolicy,
     }
     plugin_parameters: ClassVar[tuple[str, ...]] = ("dynamic_sampling", "start_sampler")
     n_steps: int | None  # type: ignore[assignment]
@@ -221,8 +228,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _create(self) -> None:
         """Choose the defaults of a new model, which a loaded one keeps. Warn if it cannot learn from images as they are."""
         self.policy_kwargs = self.policy_class.portable_kwargs(self.policy_kwargs)
+        is_own = self.policy_class not in self.policy_aliases.values()
         self.default_policy_kwargs = default_policy_kwargs(
-            self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes
+            is_own, self.action_space, self.policy_kwargs, self._vec_normalize_observes
         )
         self._setup_model()
         if self.default_policy_kwargs and not self.policy.observation_norm.keys:
@@ -443,7 +451,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 
-        sample_actions = self.policy.action_sampler()
+        sample_actions = rollout_buffer.action_sampler(self.policy)
         n_steps = 0
         is_ready = self.collector.queue.ready()
         while not is_ready:
@@ -646,8 +654,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         Get the policy action from an observation (and optional action masks).
 
         :param observation: the input observation
-        :param state: the last hidden states, not used
-        :param episode_start: not used
+        :param state: the last hidden states, for recurrent policies
+        :param episode_start: whether the observations are the first of their episodes, for recurrent policies
         :param deterministic: whether to return deterministic actions
         :param action_masks: the actions that are allowed, as returned by ``get_action_masks`` of SB3-Contrib
         :return: the model's action and the next hidden state
@@ -661,13 +669,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :param actions: Actions as sampled by the policy
         :return: Actions within the bounds of the action space
         """
-        if isinstance(self.action_space, spaces.Box):
-            if self.policy.squash_output:
-                actions = self.policy.unscale_action(actions)
-            else:
-                # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
-                actions = np.clip(actions, self.action_space.low, self.action_space.high)
-        return self.policy.cast_actions(actions)
+        return self.policy.cast_actions(self.policy.bounded(actions))
 
     def _add_step(
         self,
@@ -695,7 +697,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos) if ended else dones)
         if ended:
-            rollout_buffer.note_ends(collector.end_episodes(ended, infos), obs)
+            rollout_buffer.note_ends(ended, collector.end_episodes(ended, infos), obs)
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical

@@ -109,6 +109,8 @@ class ActorPolicy(ActorCriticPolicy):
 
     # Whether the observations of an episode are one growing text, processed in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
+    # Whether actions depend on earlier observations of the episode, by states that the policy returns
+    is_recurrent: ClassVar[bool] = False
     # Rollout buffer used by GRPO and DAPO
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
 
@@ -358,10 +360,17 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if not self._has_own_distribution:
             return fast_sampler(self, self.rollout_layers())
+        return self._slow_sampler(lambda obs: obs)
+
+    def _slow_sampler(self, read: Callable[[Any], Any]) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+        """
+        :param read: Function that makes of observations what ``get_distribution`` takes
+        :return: See ``action_sampler``, for any ``get_distribution``
+        """
 
         def sample(observations: Any, *action_masks: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             masks = [obs_as_tensor(each, self.device) for each in action_masks]
-            distribution = self.get_distribution(obs_as_tensor(observations, self.device), *masks)  # type: ignore[arg-type]
+            distribution = self.get_distribution(read(obs_as_tensor(observations, self.device)), *masks)  # type: ignore[arg-type]
             actions = distribution.sample()
             log_prob = distribution.log_prob(actions)
             return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob  # type: ignore[misc]
@@ -417,17 +426,50 @@ class ActorPolicy(ActorCriticPolicy):
             return self.cast_actions(actions), state
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
-        shape = (len(next(iter(obs.values())) if isinstance(obs, dict) else obs), sum(n_choices(self.action_space)))
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        actions = self._predicted(obs, deterministic, self._checked_masks(action_masks, n))
+        return actions if is_vectorized else actions.squeeze(axis=0), state
+
+    def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor | None:
+        """
+        :param action_masks: Masks given to ``predict``
+        :param n: Number of observations
+        :return: (n, A) bool
+        :raises ValueError: if they are not for n observations, or for other actions
+        """
+        if action_masks is None:
+            return None
+        shape = (n, sum(n_choices(self.action_space)))
         if shape[1] == 0 or np.size(action_masks) != np.prod(shape):
             raise ValueError(
-                f"action_masks has the shape {np.shape(action_masks)}, and for {shape[0]} observations and actions of "
+                f"action_masks has the shape {np.shape(action_masks)}, and for {n} observations and actions of "
                 f"{self.action_space} it is " + (f"{shape}." if shape[1] else "None: these actions have no masks.")
             )
-        masks = th.as_tensor(np.reshape(action_masks, shape), dtype=th.bool, device=self.device)
+        return th.as_tensor(np.reshape(action_masks, shape), dtype=th.bool, device=self.device)
+
+    def _predicted(self, obs: Any, deterministic: bool, action_masks: th.Tensor | None) -> np.ndarray:
+        """
+        :param obs: n observations
+        :param deterministic: Whether to return deterministic actions
+        :param action_masks: (n, A) the actions that are allowed
+        :return: (n, \\*action_shape) actions for the environments
+        """
         with th.no_grad():
-            actions = self._predict(obs, deterministic, masks).cpu().numpy()
+            actions = self._predict(obs, deterministic, action_masks).cpu().numpy()
         actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
-        return self.cast_actions(actions if is_vectorized else actions.squeeze(axis=0)), state
+        return self.cast_actions(self.bounded(actions))
+
+    def bounded(self, actions: np.ndarray) -> np.ndarray:
+        """
+        :param actions: Actions as sampled
+        :return: Actions within the bounds of the action space
+        """
+        if not isinstance(self.action_space, spaces.Box):
+            return actions
+        if self.squash_output:
+            return self.unscale_action(actions)
+        # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
+        return np.clip(actions, self.action_space.low, self.action_space.high)
 
     def _predict(
         self, observation: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
@@ -548,17 +590,16 @@ def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
 
 
 def default_policy_kwargs(
-    policy_class: type[ActorPolicy], action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
+    own_policy: bool, action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
 ) -> dict[str, Any]:
     """
-    :param policy_class: Policy class of a model
+    :param own_policy: Whether the policy class of a model is a custom one
     :param action_space: Action space
     :param policy_kwargs: ``policy_kwargs`` given by the user
     :param is_normalized: Whether ``VecNormalize`` normalises the observations
     :return: ``normalize_observations=True`` if actions are continuous, unless ``VecNormalize`` already normalises, or the
         policy or features extractor is a custom one, which may rely on the original values
     """
-    own_policy = policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
     if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs) or is_normalized:
         return {}
     return {"normalize_observations": True}

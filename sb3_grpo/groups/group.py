@@ -30,6 +30,7 @@ class Episode:
     :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
     :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
     :param text: The last observation that the policy has seen, for policies that read texts
+    :param memory: States of a recurrent policy after the last step, if the episode has ended and could have gone on
     """
 
     id: int
@@ -46,6 +47,7 @@ class Episode:
     is_cut: bool = False
     next_observation: Any = field(default=None, repr=False)
     text: Any = field(default=None, repr=False)
+    memory: Any = field(default=None, repr=False)
 
 
 @dataclass(slots=True, eq=False)

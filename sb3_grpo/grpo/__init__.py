@@ -1,4 +1,25 @@
 from sb3_grpo.grpo.grpo import GRPO
-from sb3_grpo.grpo.policies import CausalLMPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.grpo.policies import (
+    CausalLMPolicy,
+    CnnLstmPolicy,
+    CnnPolicy,
+    MlpLstmPolicy,
+    MlpPolicy,
+    MultiInputLstmPolicy,
+    MultiInputPolicy,
+    TokenActorCriticPolicy,
+    TokenPolicy,
+)
 
-__all__ = ["GRPO", "CausalLMPolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenActorCriticPolicy", "TokenPolicy"]
+__all__ = [
+    "GRPO",
+    "CausalLMPolicy",
+    "CnnLstmPolicy",
+    "CnnPolicy",
+    "MlpLstmPolicy",
+    "MlpPolicy",
+    "MultiInputLstmPolicy",
+    "MultiInputPolicy",
+    "TokenActorCriticPolicy",
+    "TokenPolicy",
+]

@@ -12,7 +12,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
 from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes, refuse_ppo_arguments
-from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
+from sb3_grpo.common.buffers import GroupBatch, Minibatch, PackedObservations, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
@@ -61,7 +61,7 @@ class GRPO(OnGroupAlgorithm):
 
     **The update**
 
-    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, MlpLstmPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str: copies are made with
         :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
@@ -371,7 +371,7 @@ class GRPO(OnGroupAlgorithm):
 
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
-        whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
+        whole_episodes = self.ratio_level == "episode" or isinstance(batch.observations, PackedObservations)
         stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):

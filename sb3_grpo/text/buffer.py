@@ -61,11 +61,12 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         """See :meth:`GroupRolloutBuffer.add`. Of an observation, the number of tokens is stored."""
         super().add(token_lengths(obs), *args, **kwargs)
 
-    def note_ends(self, episodes: list[Episode], obs: Any) -> None:
+    def note_ends(self, indices: list[int], episodes: list[Episode], obs: Any) -> None:
         """
         Keep the texts of episodes that have ended.
 
-        :param episodes: The episodes
+        :param indices: Environment copies whose episodes have ended
+        :param episodes: Those of these episodes that belong to groups
         :param obs: (n_envs, L) the observations before the last step
         """
         for episode in episodes:

@@ -46,7 +46,7 @@ def make_model(name: str, algo: type[GRPO] = DAPO, **kwargs: Any) -> Any:
     if name == "TokenPolicy":
         env: Any = VerifierTextVecEnv(8, seed=0, task="arithmetic")
         settings["policy_kwargs"] = {**NETWORK, **kwargs.get("policy_kwargs", {})}
-    elif name == "MlpPolicy":
+    elif name in ("MlpPolicy", "MlpLstmPolicy"):
         env = "CartPole-v1"
         settings["policy_kwargs"] = TINY
     else:
@@ -85,7 +85,7 @@ def test_everything_of_an_update_is_on_the_device(name: str, algo: type[GRPO], k
         th.testing.assert_close(ours.cpu(), theirs)
 
 
-@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy"])
 def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
     """From the second update on those of the update before, and those of where episodes go on."""
     model = make_model(name, GRPO, n_groups=None, n_steps=33).learn(900)
