@@ -246,6 +246,8 @@ class RecurrentActorPolicy(ActorPolicy):
         :param action_masks: the actions that are allowed, see :meth:`ActorPolicy.predict`
         :return: the model's action and the next hidden state
         """
+        if isinstance(observation, tuple):  # SB3 says what is wrong with an observation that came with an info
+            return super().predict(observation)
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         steps = self.steps_of(obs)
@@ -261,8 +263,7 @@ class RecurrentActorPolicy(ActorPolicy):
         if episode_start is not None:
             goes_on = ~th.as_tensor(np.atleast_1d(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]
-        masks = self._checked_masks(action_masks, len(steps.states))
-        actions = self._predicted(steps, deterministic, masks)
+        actions = self._predicted(steps, deterministic, self._checked_masks(action_masks, len(steps.states)))
         assert steps.after is not None
         after = tuple(each.cpu().numpy() for each in steps.after)
         return actions if is_vectorized else actions.squeeze(axis=0), after

@@ -100,10 +100,11 @@ def test_images_dicts_and_processes(policy: str, kwargs: dict[str, Any]) -> None
     env.close()
 
 
-def test_a_mask_in_the_observation() -> None:
+@pytest.mark.parametrize("policy", ["MultiInputPolicy", "MultiInputLstmPolicy"])
+def test_a_mask_in_the_observation(policy: str) -> None:
     env = make_shop("multi_binary", cls=Shop, observes_masks=True)
     named = {"policy_kwargs": {"mask_key": "mask"}}
-    model = DAPO("MultiInputPolicy", env, **SMALL, n_steps=16, **named).learn(300)
+    model = DAPO(policy, env, **SMALL, n_steps=16, **named).learn(300)
     obs = env.reset()
     for deterministic in (True, False):
         actions, _ = model.predict(obs, deterministic=deterministic)

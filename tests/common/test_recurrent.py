@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.common.recurrent import RecurrentActorPolicy, RecurrentSteps
 from sb3_grpo.utils.action_masks import n_choices
@@ -150,6 +151,16 @@ def test_predict_remembers_as_the_rollout_does() -> None:
     assert action.shape == () and state is not None and [each.shape for each in state] == [(2, 1, 16)] * 2
     with pytest.raises(ValueError, match=r"state has the shape \(2, 2, 1, 16\), and 3 observations need \(2, 2, 3, 16\)"):
         model.predict(np.zeros((3, 3), np.float32), state)
+    with pytest.raises(ValueError, match="mixing Gym API with SB3 VecEnv API"):
+        model.predict((observation, {}))  # type: ignore[arg-type]
+
+
+def test_evaluations_remember_and_only_do_what_is_allowed() -> None:
+    env: Any = corridors(MaskedCorridor, length=8)
+    model: Any = GRPO("MlpLstmPolicy", env, **SMALL, n_steps=16)
+    assert evaluate_policy(Actor(model, env), env, n_eval_episodes=20, deterministic=False)[0] > 0  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"action_masks has the shape \(2,\), and for 4 observations"):
+        model.predict(env.reset(), action_masks=[True, False])
 
 
 @pytest.mark.parametrize("limit", [True, False])
