@@ -17,6 +17,7 @@ from benchmarks import gpu, tables, text
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
 from benchmarks.common import PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
+from benchmarks.language_model import report as language_model
 from benchmarks.switches import report as switches
 from benchmarks.unseen import report as unseen
 from benchmarks.unseen.clock import rates
@@ -150,6 +151,7 @@ WRITERS: Writers = {
     **gpu.WRITERS,
     **tables.WRITERS,
     **text.WRITERS,
+    **language_model.WRITERS,
     **switches.WRITERS,
     **unseen.WRITERS,
 }
