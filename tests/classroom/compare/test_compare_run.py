@@ -246,7 +246,7 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
             # Python loses one that arrives in the wrong moment of an import: a person presses again
             os.killpg(process.pid, signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                _, printed = process.communicate(timeout=20)
+                _, printed = process.communicate(timeout=60)
                 break
     finally:
         process.kill()
