@@ -31,7 +31,7 @@ from sb3_grpo.common.masks import check_mask_key, masked
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
-from sb3_grpo.utils.action_masks import n_choices
+from sb3_grpo.utils.action_masks import forbidding_copy, n_choices
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 
 
@@ -440,12 +440,18 @@ class ActorPolicy(ActorCriticPolicy):
         if action_masks is None:
             return None
         shape = (n, sum(n_choices(self.action_space)))
-        if shape[1] == 0 or np.size(action_masks) != np.prod(shape):
+        if shape[1] == 0:
+            raise ValueError(f"Actions of {self.action_space} have no masks: leave action_masks out.")
+        if np.size(action_masks) != np.prod(shape):
             raise ValueError(
                 f"action_masks has the shape {np.shape(action_masks)}, and for {n} observations and actions of "
-                f"{self.action_space} it is " + (f"{shape}." if shape[1] else "None: these actions have no masks.")
+                f"{self.action_space} it is {shape}."
             )
-        return th.as_tensor(np.reshape(action_masks, shape), dtype=th.bool, device=self.device)
+        masks = np.reshape(action_masks, shape).astype(bool)
+        idx = forbidding_copy(masks, self.action_space)
+        if idx is not None:
+            raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
+        return th.as_tensor(masks, device=self.device)
 
     def _predicted(self, obs: Any, deterministic: bool, action_masks: th.Tensor | None) -> np.ndarray:
         """

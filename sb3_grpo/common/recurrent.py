@@ -261,7 +261,11 @@ class RecurrentActorPolicy(ActorPolicy):
                 )
             steps.states = states
         if episode_start is not None:
-            goes_on = ~th.as_tensor(np.atleast_1d(episode_start), dtype=th.bool, device=self.device)
+            if np.size(episode_start) != len(steps.states):
+                raise ValueError(
+                    f"episode_start has the shape {np.shape(episode_start)}, and there are {len(steps.states)} observations."
+                )
+            goes_on = ~th.as_tensor(np.ravel(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]
         actions = self._predicted(steps, deterministic, self._checked_masks(action_masks, len(steps.states)))
         assert steps.after is not None

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.utils.vec_envs import innermost, offers
 
@@ -33,8 +33,22 @@ def offers_masks(env: VecEnv) -> bool:
     :param env: A vectorized environment
     :return: Whether it says which actions it allows, with a method of each copy or of the vectorized environment without its
         wrappers, and has actions that can be masked
+    :raises ValueError: if only some copies in this process do
     """
-    return bool(n_choices(env.action_space)) and (hasattr(innermost(env), METHOD) or offers(env, METHOD))
+    inner = innermost(env)
+    if isinstance(inner, DummyVecEnv):
+        have = [_has_masks(each) for each in inner.envs]
+        if len({*have}) > 1:
+            raise ValueError(f"Environment copy {have.index(False)} has no method {METHOD}(), and others do: give it one.")
+    return bool(n_choices(env.action_space)) and (hasattr(inner, METHOD) or offers(env, METHOD))
+
+
+def _has_masks(env: gym.Env) -> bool:
+    try:
+        env.get_wrapper_attr(METHOD)
+    except AttributeError:
+        return False
+    return True
 
 
 def ask_for_masks(env: VecEnv) -> np.ndarray:

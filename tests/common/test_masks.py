@@ -184,6 +184,8 @@ def test_evaluation_as_in_sb3_contrib(tmp_path: Any) -> None:
     assert (loaded.predict(obs, action_masks=masks, deterministic=True)[0] == expected).all()
     with pytest.raises(ValueError, match=r"action_masks has the shape \(6,\), and for 4 observations .* it is \(4, 6\)"):
         model.predict(obs, action_masks=masks[0])
+    with pytest.raises(ValueError, match="allows no action for observation 0 of 4"):
+        model.predict(obs, action_masks=np.zeros((4, 6)))
     with pytest.raises(ValueError, match="mixing Gym API with SB3 VecEnv API"):
         model.predict((obs, {}), action_masks=masks)
     assert evaluate_policy(loaded, env, n_eval_episodes=4, warn=False)[0] > 0
@@ -225,6 +227,9 @@ def test_masks_that_cannot_be_used() -> None:
             return super().get_distribution(obs)
 
     settings = {**SMALL, "n_steps": 16}
+    mixed = DummyVecEnv([lambda: MaskedShop(SPACES["discrete"]), lambda: Shop(SPACES["discrete"])])
+    with pytest.raises(ValueError, match=r"copy 1 has no method action_masks\(\), and others do"):
+        GRPO("MlpPolicy", mixed, **settings).learn(64)
     with pytest.raises(
         ValueError, match=r"Environment copy 0 \(.*Closed\), step 3 of its episode: action_masks\(\) allows no action"
     ):
