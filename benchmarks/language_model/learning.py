@@ -19,6 +19,7 @@ import numpy as np
 import torch as th
 
 from benchmarks import common
+from benchmarks.language_model.speed import TRL
 from benchmarks.language_model.tasks import ONE_TURN, TASKS, Problem
 from benchmarks.timing import in_process, peak_memory_mib
 from sb3_grpo import presets
@@ -208,22 +209,10 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
                 learning_rate=problem.learning_rate,
                 lr_scheduler_type="constant",
                 max_grad_norm=0.5,
-                beta=0.0,
-                loss_type="dapo",
                 epsilon=0.2,
                 epsilon_high=0.28,
-                temperature=1.0,
-                top_p=1.0,
-                top_k=0,
-                use_cpu=True,
-                bf16=False,
-                gradient_checkpointing=False,
-                dataloader_pin_memory=False,
-                logging_strategy="no",
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
                 seed=seed,
+                **TRL,
             ),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,

@@ -25,6 +25,22 @@ OUTPUT = common.RESULTS / "language_model" / "speed.jsonl"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
 SUBJECTS = ("ours", "trl", "bare")
 N_REPEATS = 3
+# Arguments of TRL: the loss and the sampling of DAPO, on a CPU, and nothing written
+TRL: dict[str, Any] = {
+    "beta": 0.0,
+    "loss_type": "dapo",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "dataloader_pin_memory": False,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
 
 
 class Shape(NamedTuple):
@@ -198,20 +214,8 @@ def trl(shape: Shape, n_updates: int) -> dict[str, float]:
                 gradient_accumulation_steps=n_answers // n_at_a_time,
                 max_completion_length=shape.answer,
                 learning_rate=1e-5,
-                beta=0.0,
-                loss_type="dapo",
-                temperature=1.0,
-                top_p=1.0,
-                top_k=0,
-                use_cpu=True,
-                bf16=False,
-                gradient_checkpointing=False,
-                dataloader_pin_memory=False,
-                logging_strategy="no",
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
                 seed=0,
+                **TRL,
             ),
             train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts(tokenizer, shape, 64)]),
             processing_class=tokenizer,

@@ -87,14 +87,11 @@ def allowed_action(env: gym.Env, action: Any) -> Any:
     :return: The same action, in which the next value takes the place of one that the environment does not allow now
     """
     sizes = n_choices(env.action_space)
-    try:
-        ask = env.get_wrapper_attr(METHOD)
-    except AttributeError:
+    if not sizes or not _has_masks(env):
         return action
-    if not sizes:
-        return action
+    mask = np.ravel(env.get_wrapper_attr(METHOD)()).astype(bool)
     parts = np.array(np.ravel(action), dtype=np.int64)
-    for place, allowed in enumerate(np.split(np.ravel(ask()).astype(bool), np.cumsum(sizes)[:-1])):
+    for place, allowed in enumerate(np.split(mask, np.cumsum(sizes)[:-1])):
         following = np.roll(allowed, -parts[place])
         parts[place] = (parts[place] + following.argmax()) % len(allowed)
     return parts.astype(np.asarray(action).dtype).reshape(np.shape(action))[()]

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"device": "cpu", "seed": 0, "group_size": 2, "batch_siz
 
 
 class Shop(gym.Env):
-    """Some goods are sold out, others at each step. Whoever asks for one of these is shown the door."""
+    """Some goods are sold out, others at each step. Asking for one of these is an error."""
 
     def __init__(self, action_space: spaces.Space, observes_masks: bool = False, reads_images: bool = False):
         self.action_space = action_space

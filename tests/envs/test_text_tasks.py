@@ -284,7 +284,7 @@ def test_a_calculator_in_the_process_of_the_verifier() -> None:
     assert env.rules.tokenizer.decode(observation) == f"{other[0]}{other[1]}\n{prompt}{call}\n{result}\n"
     _, reward, terminated, _, info = write(f"{call}\n{answer}\n")
     assert (reward, terminated, info["messages"]) == (1.0, True, [call, f"{result}\n", answer])
-    assert write(f"{answer}\n")[1:3] == (1.0, True), "nobody has to call it"
+    assert write(f"{answer}\n")[1:3] == (1.0, True), "the tool need not be called"
     # As many turns as there may be, and calls as long as they have to be
     *_, info = write(f"calc(9\n{call}\n{answer}\n")
     assert info["messages"] == ["calc(9", "error\n", call, f"{result}\n", answer] and info["is_success"]
