@@ -131,7 +131,11 @@ def unpack_gguf(file: Path, folder: Path) -> None:
     part = tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=".part")
     try:
         model.save_pretrained(part)
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(part)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        # transformers before 5.24 may confuse the tokens of beginning and end
+        for name in ("bos_token", "eos_token"):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(getattr(model.config, f"{name}_id")))
+        tokenizer.save_pretrained(part)
         # mkdtemp makes folders that only the user can read; another process may have been faster
         os.chmod(part, 0o755)
         if not folder.is_dir():
