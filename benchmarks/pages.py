@@ -1,8 +1,8 @@
 """
 The tables and pictures of the pages of results: ``python -m benchmarks.pages`` (or some pages: ``... pages mujoco text``).
 
-Each page in ``docs/results``, and some in ``docs/guide``, says where a table or a picture stands (``blocks.py``), and is written again from
-``benchmarks/results``. Nothing is trained.
+Each page in ``docs/results``, and some in ``docs/guide``, says where a table or a picture stands (``blocks.py``), and is
+written again from ``benchmarks/results``. Nothing is trained.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """
 Learn the tasks: ``python -m benchmarks.masks_memory.run``.
 
-GRPO and DAPO with defaults, and PPO of SB3-Contrib with the same copies, minibatches, epochs, learning rate and network. Each run is a process
-with one torch thread; its row is appended to ``benchmarks/results/masks_memory.jsonl`` when it ends. What has a row is not run
-again. ``--speed`` measures steps per second, all subjects in turn.
+GRPO and DAPO with defaults, and PPO of SB3-Contrib with the same copies, minibatches, epochs, learning rate and network. Each
+run is a process with one torch thread; its row is appended to ``benchmarks/results/masks_memory.jsonl`` when it ends. What has
+a row is not run again. ``--speed`` measures steps per second, all subjects in turn.
 """
 
 import argparse

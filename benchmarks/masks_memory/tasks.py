@@ -97,7 +97,7 @@ class ConnectFour(gym.Env):
 
 
 class JobShop(gym.Wrapper):
-    """Taillard's first instance of job-shop scheduling, 15 jobs on 15 machines, of JSSEnv: which job's next operation begins."""
+    """Which job's next operation begins, in Taillard's first instance, 15 jobs on 15 machines, of JSSEnv."""
 
     def __init__(self) -> None:
         import JSSEnv
