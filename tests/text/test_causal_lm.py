@@ -308,7 +308,7 @@ def test_what_is_saved_for_transformers_has_the_logits_of_the_policy(folder: str
     with_adapters.language_model.save_pretrained(tmp_path / "adapter")
     assert not list((tmp_path / "adapter").glob("model*"))
     th.testing.assert_close(forward(peft.PeftModel.from_pretrained(load(folder), tmp_path / "adapter")), expected)
-    with pytest.raises(ValueError, match=r"adapter' is the folder of an adapter.* peft.AutoPeft.*merge_and_unload"):
+    with pytest.raises(ValueError, match=r"adapter' is the folder of an adapter.*peft.AutoPeft.*merge_and_unload"):
         make_policy(tmp_path / "adapter")
     merged = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").merge_and_unload()
     going_on = make_policy(merged, lora=LORA)
