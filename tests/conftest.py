@@ -41,3 +41,20 @@ def keep_threads() -> Iterator[None]:
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_threads: None) -> None:
     """The test runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """In InvalidActionEnvDiscrete, what is not allowed is an error. The environments of all steps."""
+    from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+
+    def step(env: Any, action: int) -> Any:
+        if not env.action_masks()[action]:
+            raise ValueError(f"{action} is not allowed")
+        acted_in.append(env)
+        return original(env, action)
+
+    acted_in: list[Any] = []
+    original = InvalidActionEnvDiscrete.step
+    monkeypatch.setattr(InvalidActionEnvDiscrete, "step", step)
+    return acted_in

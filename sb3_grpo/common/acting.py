@@ -1,5 +1,6 @@
 """A model that acts outside of training as it does there."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from sb3_grpo.utils.action_masks import ask_for_masks, offers_masks
 class Actor:
     """
     Takes the place of the model in ``evaluate_policy``: it renews the noise of gSDE as in training, and only does what the
-    environment allows.
+    environment allows. Otherwise it is the model.
 
-    :param model: The model
+    :param model: The model; also one of SB3 or SB3-Contrib
     :param env: The environment in which it acts
     """
 
@@ -23,7 +24,12 @@ class Actor:
         self._model = model
         self._env = env
         self._n_steps = 0
-        self._has_masks = getattr(model, "use_masking", False) and offers_masks(env)
+        # MaskablePPO has no attribute
+        takes_masks = "action_masks" in inspect.signature(model.predict).parameters
+        self._has_masks = getattr(model, "use_masking", takes_masks) and offers_masks(env)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False

@@ -17,12 +17,13 @@ from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
 from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, say
+from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
 from sb3_grpo.zoo.plots import plot
 
 PROGRAM = "sb3_grpo.zoo"
 # Where errors are about what the user has written, and where they may be a defect nevertheless
-_EXPLAINED = ("gymnasium", "huggingface_sb3", "optuna", "rl_zoo3", "sqlalchemy", "stable_baselines3")
+_EXPLAINED = ("gymnasium", "huggingface_sb3", "optuna", "rl_zoo3", "sb3_contrib", "sqlalchemy", "stable_baselines3")
 _DEFECTS = (ArithmeticError, AttributeError, NameError, RuntimeError)
 
 
@@ -135,8 +136,8 @@ def _script(module: str) -> Callable[[], None]:
 _WITH_AGENT = ("train", "enjoy", "record_video", "record_training")
 _COMMANDS: dict[str, Callable[[], None]] = {
     "train": train,
-    "enjoy": enjoy,
-    "record_video": _script("record_video"),
+    "enjoy": acting(enjoy),
+    "record_video": acting(_script("record_video")),
     "record_training": _script("record_training"),
     "benchmark": _script("benchmark"),
     "plot": plot,

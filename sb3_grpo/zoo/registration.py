@@ -1,29 +1,46 @@
 """Registration of the algorithms in the RL Zoo."""
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import rl_zoo3
 import rl_zoo3.exp_manager
 import rl_zoo3.hyperparams_opt
 import rl_zoo3.train
 import rl_zoo3.utils
+from sb3_contrib import MaskablePPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.zoo.evaluation import MaskedEvalCallback, MaskedTrialEvalCallback
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 from sb3_grpo.zoo.search_space import convert_params, sample_dapo_params, sample_grpo_params
+
+# SB3-Contrib's environments with action masks, which it does not register
+_MASKED_ENVS: dict[str, dict[str, Any]] = {
+    "InvalidActionEnvDiscrete": {"dim": 80, "n_invalid_actions": 60},
+    "InvalidActionEnvMultiDiscrete": {"dims": [20, 20], "n_invalid_actions": 20},
+}
 
 
 def register() -> None:
     """
-    Register ``grpo`` and ``dapo`` in the RL Zoo, also when it is used from Python. Calling this again has no effect.
+    Register ``grpo``, ``dapo`` and ``ppo_mask`` in the RL Zoo, also when it is used from Python. Calling this again has no
+    effect.
     """
-    rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO})
-    rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params})
-    rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER.update(dict.fromkeys(("grpo", "dapo"), convert_params))
+    rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO, "ppo_mask": MaskablePPO})
+    samplers, converters = rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER, rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER
+    samplers.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params, "ppo_mask": samplers["ppo"]})
+    converters.update({"grpo": convert_params, "dapo": convert_params, "ppo_mask": converters["ppo"]})
+    for name, kwargs in _MASKED_ENVS.items():
+        if f"{name}-v0" not in gym.registry:
+            gym.register(f"{name}-v0", f"sb3_contrib.common.envs:{name}", kwargs=kwargs)
     # These modules of the RL Zoo have imported the names
     for module in (rl_zoo3.exp_manager, rl_zoo3.train):
         module.ExperimentManager = GroupExperimentManager  # type: ignore[attr-defined]
+    rl_zoo3.exp_manager.EvalCallback = MaskedEvalCallback  # type: ignore[misc]
+    rl_zoo3.exp_manager.TrialEvalCallback = MaskedTrialEvalCallback  # type: ignore[misc]
     rl_zoo3.exp_manager.ProgressBarCallback = ClampedProgressBarCallback  # type: ignore[misc]
     # Not where new runs get their numbers
     rl_zoo3.utils.get_latest_run_id = latest_run_with_a_model

@@ -16,6 +16,7 @@ _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
 _UNITS = ("n_steps", "n_groups")
 _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
+_LSTM_HIDDEN_SIZES = [16, 32, 64, 128, 256, 512]
 # Policies with their own network
 _PRETRAINED_POLICY = "CausalLMPolicy"
 _TEXT_POLICIES = ("TokenPolicy", _PRETRAINED_POLICY)
@@ -62,6 +63,8 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
         drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
         drawn["normalize_observations"] = trial.suggest_categorical("normalize_observations", [False, True])
+    if str(trial.user_attrs.get("policy")).endswith("LstmPolicy"):
+        drawn["lstm_hidden_size"] = trial.suggest_categorical("lstm_hidden_size", _LSTM_HIDDEN_SIZES)
     drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
     if drawn["advantage"] == "gae":
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
@@ -129,6 +132,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
             "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
             "normalize_observations": kwargs.pop("normalize_observations"),
         }
+    if "lstm_hidden_size" in kwargs:
+        kwargs["policy_kwargs"]["lstm_hidden_size"] = kwargs.pop("lstm_hidden_size")
     return kwargs
 
 

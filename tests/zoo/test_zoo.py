@@ -96,6 +96,29 @@ def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pyte
     assert "CartPole-v1_1/best_model.zip" in capsys.readouterr().out
 
 
+MASKED = ("--env", "InvalidActionEnvDiscrete-v0")
+SHORT = ("-params", "n_envs:2", "env_kwargs:dict(ep_length=10)")
+
+
+@pytest.mark.parametrize(("algo", "params"), [("grpo", SMALL[1:]), ("ppo_mask", ("n_steps:32", "batch_size:32"))])
+def test_evaluation_and_enjoy_only_do_what_is_allowed(
+    algo: str, params: tuple[str, ...], strict: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("-n", "200", "--eval-freq", "100", *MASKED, *SHORT, *params, algo=algo) == 0
+    assert len({id(env) for env in strict}) == 3, "two copies for training, and one for evaluation"
+    strict.clear()
+    assert main(["enjoy", "--algo", algo, *MASKED, "--no-render", "-n", "100", "--stochastic"]) == 0
+    assert len(strict) == 100 and "Mean reward" in capsys.readouterr().out
+    assert ALGOS["grpo"] is GRPO
+
+
+def test_trials_only_do_what_is_allowed(strict: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", lambda *_: {})
+    study = ("--storage", "trials.log", "--study-name", "study")
+    assert train(*TRIALS, "-n", "200", "--n-trials", "1", *study, *MASKED, *SHORT, *SMALL[1:], algo="grpo") == 0
+    assert [trial.state for trial in load("trials.log").trials] == [TrialState.COMPLETE] and strict
+
+
 def test_benchmark_knows_the_algorithms_in_its_processes(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ("--benchmark-dir", "table", "--no-hub", "-n", "300", "--num-threads", "1")
     assert main(["benchmark", "--log-dir", str(trained), *options]) == 0
@@ -138,6 +161,16 @@ def test_a_pretrained_model_has_a_search_space_of_its_own(algo: str) -> None:
     assert sampled["n_steps"] is None and sampled["n_epochs"] <= 4
     # The model, and what its policy has as defaults
     assert not sampled.keys() & {"policy_kwargs", "gamma", "advantage", "ent_coef"}
+
+
+@pytest.mark.parametrize("policy", ["MlpLstmPolicy", "MlpPolicy"])
+def test_the_size_of_the_memory_is_searched(policy: str) -> None:
+    fixed = {"advantage": "gae", "unit": "n_steps", "lstm_hidden_size": 16}
+    trial = optuna.create_study(sampler=optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler())).ask()
+    trial.set_user_attr("policy", policy)
+    sampled = HYPERPARAMS_SAMPLER["grpo"](trial, 0, 1, {})
+    model = GRPO(policy, "CartPole-v1", device="cpu", **sampled)
+    assert getattr(model.policy, "lstm_hidden_size", None) == (16 if policy == "MlpLstmPolicy" else None)
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
@@ -217,6 +250,7 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
         ("train", ["-i", "nowhere.zip"], "The trained_agent must be a valid path to a .zip file"),
         ("train", ["-f", "short.yml"], "Not a directory: 'short.yml"),
         ("train", ["--trial-id", "0"], "--trial-id 0 needs the study it belongs to: --storage and --study-name"),
+        ("train", ["--algo", "ppo_mask"], "Environment does not support action masking"),
         ("enjoy", [], "The logs/dapo folder was not found"),
         ("enjoy", ["--env", "sb3_grpo:qqqqqqq"], "sb3_grpo was imported, and does not register it"),
     ],

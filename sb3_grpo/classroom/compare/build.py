@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
@@ -23,6 +25,7 @@ from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.console import UsageError, find_env, missing_env_extra
+from sb3_grpo.utils.action_masks import offers_masks
 
 # Importing the package registers grpo and dapo
 from sb3_grpo.zoo.experiment import GroupExperimentManager
@@ -145,6 +148,9 @@ def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]
                     if isinstance(built.model, OnGroupAlgorithm):
                         # Only a reset shows whether groups can begin in these environments
                         built.model._setup_learn(total_timesteps=1)
+                    env = built.model.get_env()
+                    if isinstance(built.model, MaskablePPO) and env is not None and not offers_masks(env):
+                        raise ValueError("the environment has no action masks: compare with ppo instead")
                     hyperparams, network = built.hyperparams(), describe_network(built.model.policy)
         except Exception as error:
             # Constructors raise many kinds of errors for invalid values
@@ -157,12 +163,13 @@ def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]
 def describe_network(policy: BasePolicy) -> str:
     """
     :param policy: the policy of a model
-    :return: the hidden layers that choose actions, such as ``64-64 Tanh``
+    :return: the hidden layers that choose actions, such as ``64-64 Tanh``, and the memory: ``64 Tanh, LSTM 256``
     """
-    if not isinstance(policy, ActorCriticPolicy):
+    if not isinstance(policy, ActorCriticPolicy | MaskableActorCriticPolicy):
         return f"{getattr(policy, 'net_arch', type(policy).__name__)}"
     layers: list[str] = []
     activations: dict[str, None] = {}
+    memory = ""
     for name, module in policy.named_modules():
         if _is_critics(name) or name == "action_net" or any(True for _ in module.children()):
             continue
@@ -170,11 +177,13 @@ def describe_network(policy: BasePolicy) -> str:
             layers.append(str(module.out_features))
         elif isinstance(module, nn.Conv2d):
             layers.append(f"{module.out_channels}c{module.kernel_size[0]}s{module.stride[0]}")
+        elif isinstance(module, nn.LSTM):
+            memory = ", LSTM " + "-".join([str(module.hidden_size)] * module.num_layers)
         elif any(True for _ in module.parameters()):
             layers.append(type(module).__name__)
         elif not isinstance(module, nn.Flatten | nn.Identity | nn.Sequential | nn.ModuleList | RunningNorm):
             activations[type(module).__name__] = None
-    return " ".join(["-".join(layers) or "no hidden layer", *activations])
+    return " ".join(["-".join(layers) or "no hidden layer", *activations]) + memory
 
 
 def count_parameters(policy: nn.Module) -> tuple[int, int]:

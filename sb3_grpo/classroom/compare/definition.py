@@ -25,6 +25,8 @@ _ZOO_KEYS = {
 }
 # Parameters that are set by the comparison, or do not affect the algorithm
 NOT_SETTABLE = {"self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
+# Variants of PPO in SB3-Contrib that readers know by another name than the RL Zoo's
+_CONTRIB_NAMES = {"ppo_lstm": "RecurrentPPO", "ppo_mask": "MaskablePPO"}
 # With smaller budgets, as many evaluations of a good policy would take longer than the training
 _LARGE_BUDGET = 100_000
 _MAX_SEEDS = 10_000
@@ -157,7 +159,7 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
             if isinstance(entry.get(key, ""), list | dict | None):
                 raise UsageError(f"{where}: {key} must be text, not {short_repr(entry[key])}")
         preset = _preset(entry, where)
-        name = str(entry.get("name", entry.get("preset", entry["algo"])))
+        name = str(entry.get("name", entry.get("preset", _CONTRIB_NAMES.get(entry["algo"], entry["algo"]))))
         fixed, factors = entry.get("hyperparams") or {}, entry.get("factors") or {}
         for key, value, example in (("hyperparams", fixed, "{group_size: 8}"), ("factors", factors, "{group_size: [4, 8]}")):
             if not isinstance(value, dict):

@@ -21,6 +21,9 @@ from sb3_grpo.classroom.compare.statistics import (
     verdict,
 )
 
+# In the RL Zoo's names
+_PPO = ("ppo", "ppo_lstm", "ppo_mask")
+
 
 class Scale(NamedTuple):
     """
@@ -237,9 +240,9 @@ def about_ppo(results: Results, findings: Sequence[Finding]) -> list[Finding]:
     """
     :param results: results of the experiment
     :param findings: findings on the same environments
-    :return: those about PPO, if exactly one variant is PPO and has been compared, or else all
+    :return: those about PPO, if exactly one variant is PPO (of SB3 or SB3-Contrib) and has been compared, or else all
     """
-    names = [variant["name"] for variant in results.experiment["variants"] if variant["algo"] == "ppo"]
+    names = [variant["name"] for variant in results.experiment["variants"] if variant["algo"] in _PPO]
     about = [finding for finding in findings if len(names) == 1 and names[0] in finding.comparison[:2]]
     return about or list(findings)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Settings = dict[str, str]
-_WITH_CRITIC_NETWORK = ("a2c", "ppo", "ppo_lstm", "trpo")
+_WITH_CRITIC_NETWORK = ("a2c", "ppo", "ppo_lstm", "ppo_mask", "trpo")
 
 
 def side_by_side(results: Results) -> "pd.DataFrame":

@@ -66,7 +66,7 @@ def test_a_median_that_is_equal_is_no_lead():
     assert finding.numbers.startswith("equal IQMs (0.0 to ")
 
 
-FINALS = {"ppo": 100.0, "grpo": 100.5, "dapo": 400.0, "trpo": 50.0}
+FINALS = {"ppo": 100.0, "ppo_mask": 100.0, "grpo": 100.5, "dapo": 400.0, "trpo": 50.0}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,14 @@ FINALS = {"ppo": 100.0, "grpo": 100.5, "dapo": 400.0, "trpo": 50.0}
             ["ppo", "grpo", "dapo"],
             3,
             "On CartPole-v1, every run of dapo ended above every run of ppo; the runs of ppo and grpo overlap; "
+            "the seeds are too few for a claim.",
+        ),
+        # Also where it is SB3-Contrib's
+        (
+            [ENV],
+            ["ppo_mask", "grpo", "dapo"],
+            3,
+            "On CartPole-v1, every run of dapo ended above every run of ppo_mask; the runs of ppo_mask and grpo overlap; "
             "the seeds are too few for a claim.",
         ),
         ([ENV, "Pendulum-v1"], ["ppo", "dapo"], 5, "Over both environments together, dapo ended higher than ppo."),

@@ -276,6 +276,8 @@ def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
     assert compare(tmp_path, variants=["ppo", small, lonely]) == 2
     printed = capfd.readouterr()
     assert "lonely on CartPole-v1 cannot be built: ValueError: group_size must be at least 2" in printed.err
+    assert compare(tmp_path, variants=["ppo_mask"]) == 2
+    assert "MaskablePPO on CartPole-v1 cannot be built: ValueError: the environment has no action" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
     cli_compare._check(make_experiment(TINY | {"variants": ["ppo", small]}, "test"))
     printed = capfd.readouterr()

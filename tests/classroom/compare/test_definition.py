@@ -61,6 +61,12 @@ def test_presets_make_variants() -> None:
     assert found["gspo, group_size=8"] == ("dapo", {**presets.GSPO, "group_size": 8})
 
 
+def test_contribs_algorithms_have_the_names_that_readers_know() -> None:
+    variants = ["ppo_lstm", "ppo_mask", {"name": "masked", "algo": "ppo_mask"}]
+    named = [variant.name for variant in make_experiment(TINY | {"variants": variants}, "test").variants]
+    assert named == ["RecurrentPPO", "MaskablePPO", "masked"]
+
+
 def test_small_budgets_have_fewer_evaluations_and_each_experiment_one_number() -> None:
     content = {key: value for key, value in TINY.items() if not key.startswith("n_")}
 

@@ -41,9 +41,14 @@ def train(experiment: Experiment, folder: Path) -> dict[str, Any]:
         ("Pendulum-v1", "ppo", {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True, "sde_sample_freq": 4}),
         ("Pendulum-v1", "grpo", {**SMALL_GROUPS, "use_sde": True}),
         ("CartPole-v1", "trpo", {"n_envs": 2, "n_steps": 64, "batch_size": 128}),
+        ("CartPoleNoVel-v1", "grpo", SMALL_GROUPS),
+        ("CartPoleNoVel-v1", "ppo_lstm", {"n_envs": 2, "n_steps": 64, "n_epochs": 1}),
+        ("InvalidActionEnvDiscrete-v0", "ppo_mask", {"n_envs": 2, "n_steps": 64, "n_epochs": 1}),
     ],
 )
-def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path) -> None:
+def test_evaluations_do_not_disturb_the_training(
+    env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path, strict: list[Any]
+) -> None:
     content = TINY | {"envs": [env], "variants": [{"algo": algo, "hyperparams": hyperparams}], "timesteps": 1000}
     experiment = make_experiment(content | {"n_eval_episodes": 1, "n_final_episodes": 1}, "test")
     settings = train(experiment, tmp_path)
@@ -126,11 +131,23 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
 
 
-def test_networks_and_parameters() -> None:
-    normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
-    cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
-    for variant, n_parameters, n_critic in cases:
-        experiment = make_experiment(TINY | {"variants": [variant]}, "test")
-        with build(experiment.settings(experiment.jobs()[0])) as built:
-            assert count_parameters(built.model.policy) == (n_parameters, n_critic)
-            assert describe_network(built.model.policy) == "64-64 Tanh"
+NORMALIZED = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
+
+
+@pytest.mark.parametrize(
+    ("env", "variant", "n_parameters", "n_critic", "network"),
+    [
+        ("CartPole-v1", "ppo", 9155, 4545, "64-64 Tanh"),
+        ("CartPole-v1", "trpo", 9155, 4545, "64-64 Tanh"),
+        ("CartPole-v1", "grpo", 4610, 0, "64-64 Tanh"),
+        ("CartPole-v1", NORMALIZED, 4610, 0, "64-64 Tanh"),
+        ("CartPoleNoVel-v1", "grpo", 22210, 0, "64 ReLU, LSTM 64"),
+        ("CartPoleNoVel-v1", "ppo_lstm", 44355, 22145, "64 ReLU, LSTM 64"),
+        ("InvalidActionEnvDiscrete-v0", "ppo_mask", 23953, 9409, "64-64 Tanh"),
+    ],
+)
+def test_networks_and_parameters(env: str, variant: Any, n_parameters: int, n_critic: int, network: str) -> None:
+    experiment = make_experiment(TINY | {"envs": [env], "variants": [variant]}, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        assert count_parameters(built.model.policy) == (n_parameters, n_critic)
+        assert describe_network(built.model.policy) == network
