@@ -269,8 +269,8 @@ class RecurrentActorPolicy(ActorPolicy):
             if state is None and not np.all(episode_start):
                 warn_user(
                     "predict() got no state in the middle of an episode: nothing of it is remembered. Pass on the state that "
-                    "predict() returned. SB3-Contrib's evaluation with masks does not: write evaluate_policy(Actor(model, env), "
-                    "env), with Actor from sb3_grpo.common.acting."
+                    "predict() returned. SB3-Contrib's evaluation with masks does not: write evaluate_policy(Actor(model, "
+                    "env), env), with Actor from sb3_grpo.common.acting."
                 )
             goes_on = ~th.as_tensor(np.ravel(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]
