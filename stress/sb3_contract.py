@@ -1,6 +1,6 @@
 """
-Tests of Stable-Baselines3 and SB3-Contrib with GRPO in place of PPO and TRPO: a pytest plugin, for the folder of a source
-distribution. Only tests that use PPO or TRPO are run.
+Tests of Stable-Baselines3 and SB3-Contrib with GRPO in place of PPO, TRPO, MaskablePPO and RecurrentPPO: a pytest plugin, for
+the folder of a source distribution. Only tests that use one of these are run.
 
     PYTHONPATH=PATH_OF_THIS_CHECKOUT OMP_NUM_THREADS=1 python -m pytest -p stress.sb3_contract -m "not expensive" tests
 
@@ -22,11 +22,11 @@ from sb3_grpo.grpo import GRPO as PlainGRPO
 
 AIDS = os.environ.get("ACCEPT_AIDS") == "1"
 WHOLE_GROUPS = os.environ.get("WHOLE_GROUPS") == "1"
-ALGORITHMS = {"GRPO", *(name.upper() for module in (stable_baselines3, sb3_contrib) for name in module.__all__)}
-# Arguments of PPO and TRPO for their critics, buffers and line search
+# Arguments for critics, buffers, line search and the LSTM's constructor
 WITHOUT_EQUIVALENT = {
     *("vf_coef", "clip_range_vf", "rollout_buffer_class", "rollout_buffer_kwargs", "sub_sampling_factor"),
     *("cg_max_steps", "cg_damping", "line_search_shrinking_factor", "line_search_max_iter", "n_critic_updates"),
+    *("enable_critic_lstm", "shared_lstm", "lstm_kwargs"),
 }
 
 
@@ -72,20 +72,43 @@ class GRPO(PlainGRPO):
         super().set_env(limited(env) if AIDS and WHOLE_GROUPS else env, force_reset)
 
 
+class MaskableGRPO(GRPO):
+    """GRPO with the arguments of MaskablePPO."""
+
+    def learn(self, *args, use_masking=True, **kwargs):
+        self.use_masking = use_masking
+        return super().learn(*args, **kwargs)
+
+
+class RecurrentGRPO(GRPO):
+    """GRPO with the arguments of RecurrentPPO."""
+
+    def __init__(self, *args, policy_kwargs=None, **kwargs):
+        known = {name: value for name, value in (policy_kwargs or {}).items() if name not in WITHOUT_EQUIVALENT}
+        super().__init__(*args, policy_kwargs=known, **kwargs)
+
+
+REPLACED = {"PPO": GRPO, "TRPO": GRPO, "MaskablePPO": MaskableGRPO, "RecurrentPPO": RecurrentGRPO}
+OURS = {name.upper() for name, replacement in REPLACED.items() for name in (name, replacement.__name__)}
+ALGORITHMS = {*OURS, *(name.upper() for module in (stable_baselines3, sb3_contrib) for name in module.__all__)}
+
+
 def pytest_configure():
     """Only now, because importing this module for its GRPO should change nothing."""
-    stable_baselines3.PPO = sb3_contrib.TRPO = GRPO
+    for name, replacement in REPLACED.items():
+        setattr(stable_baselines3 if name == "PPO" else sb3_contrib, name, replacement)
 
 
 def uses_grpo(item):
     """
     :param item: A test
-    :return: Whether GRPO is a parameter of it, or no algorithm is and its source names PPO or TRPO
+    :return: Whether GRPO is a parameter of it, or no algorithm is and its source names one that is replaced
     """
-    parameters = {part.upper() for part in re.split(r"[\[\]-]", item.name)}
+    # "ars_multi" is ARS
+    parameters = {part.upper().split("_")[0] for part in re.split(r"[\[\]-]", item.name)}
     if parameters & ALGORITHMS:
-        return bool(parameters & {"GRPO", "PPO"})
-    return re.search(r"\b(PPO|TRPO)\b", inspect.getsource(item.function)) is not None
+        return bool(parameters & OURS)
+    return re.search(rf"\b({'|'.join(REPLACED)})\b", inspect.getsource(item.function)) is not None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -17,6 +17,7 @@ from sb3_grpo.common.sampling import fast_sampler
 from sb3_grpo.common.values import StateFeatures
 from sb3_grpo.groups.group import Episode
 from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.user_warnings import warn_user
 
 
 @dataclass
@@ -269,6 +270,12 @@ class RecurrentActorPolicy(ActorPolicy):
             if np.size(episode_start) != len(steps.states):
                 raise ValueError(
                     f"episode_start has the shape {np.shape(episode_start)}, and there are {len(steps.states)} observations."
+                )
+            if state is None and not np.all(episode_start):
+                warn_user(
+                    "predict() got no state in the middle of an episode: nothing of it is remembered. Pass on the state that "
+                    "predict() returned. SB3-Contrib's evaluation with masks does not: write evaluate_policy(Actor(model, "
+                    "env), env), with Actor from sb3_grpo.common.acting."
                 )
             goes_on = ~th.as_tensor(np.ravel(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]

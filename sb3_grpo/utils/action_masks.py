@@ -33,15 +33,22 @@ def offers_masks(env: VecEnv) -> bool:
     """
     :param env: A vectorized environment
     :return: Whether it says which actions it allows, with a method of each copy or of the vectorized environment without its
-        wrappers, and has actions that can be masked
-    :raises ValueError: if only some copies in this process do
+        wrappers
+    :raises ValueError: if only some copies in this process do, or its actions have no masks
     """
     inner = innermost(env)
     if isinstance(inner, DummyVecEnv):
         have = [_has_masks(each) for each in inner.envs]
         if len({*have}) > 1:
             raise ValueError(f"Environment copy {have.index(False)} has no method {METHOD}(), and others do: give it one.")
-    return bool(n_choices(env.action_space)) and (hasattr(inner, METHOD) or offers(env, METHOD))
+    if not (hasattr(inner, METHOD) or offers(env, METHOD)):
+        return False
+    if not n_choices(env.action_space):
+        raise ValueError(
+            f"The environments have a method {METHOD}(), and actions of {env.action_space} have no masks, only those of "
+            "Discrete, MultiDiscrete and MultiBinary. To ignore the method: use_masking=False."
+        )
+    return True
 
 
 def _has_masks(env: gym.Env) -> bool:

@@ -233,6 +233,11 @@ def test_masks_that_cannot_be_used() -> None:
         def get_distribution(self, obs: Any) -> Any:  # type: ignore[override]
             return super().get_distribution(obs)
 
+    class Weighted(MaskedShop):
+        def __init__(self, action_space: spaces.Space):
+            super().__init__(action_space)
+            self.action_space = spaces.Box(0.0, 1.0, (6,))
+
     settings = {**SMALL, "n_steps": 16}
     mixed = DummyVecEnv([lambda: MaskedShop(SPACES["discrete"]), lambda: Shop(SPACES["discrete"])])
     with pytest.raises(ValueError, match=r"copy 1 has no method action_masks\(\), and others do"):
@@ -250,6 +255,8 @@ def test_masks_that_cannot_be_used() -> None:
         returns: Any = type("Returns", (Shop,), {"action_masks": masks})
         with pytest.raises(ValueError, match=message):
             GRPO("MlpPolicy", make_shop(cls=returns), **settings).learn(64)
+    with pytest.raises(ValueError, match=r"actions of Box.* have no masks.* use_masking=False"):
+        GRPO("MlpPolicy", make_shop(cls=Weighted), **settings).learn(64)
     with pytest.raises(ValueError, match=r"WithoutMasks.get_distribution does not take any: .* use_masking=False"):
         GRPO(WithoutMasks, make_shop(), **settings).learn(64)
 

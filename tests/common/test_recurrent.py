@@ -149,6 +149,8 @@ def test_predict_remembers_as_the_rollout_does() -> None:
     observation = corridors().reset()[0]
     action, state = model.predict(observation, deterministic=True)
     assert action.shape == () and state is not None and [each.shape for each in state] == [(2, 1, 16)] * 2
+    with pytest.warns(UserWarning, match="no state in the middle of an episode"):
+        model.predict(observation, episode_start=np.array([False]))
     with pytest.raises(ValueError, match=r"state has the shape \(2, 2, 1, 16\), and 3 observations need \(2, 2, 3, 16\)"):
         model.predict(np.zeros((3, 3), np.float32), state)
     with pytest.raises(ValueError, match="mixing Gym API with SB3 VecEnv API"):
