@@ -130,7 +130,7 @@ class Pairs(gym.Env):
     :param n_kinds: Number of kinds
     """
 
-    def __init__(self, n_kinds: int = 4):
+    def __init__(self, n_kinds: int = 3):
         self.n_kinds = n_kinds
         self.action_space = gym.spaces.Discrete(2 * n_kinds)
         # For each place: the kind if it can be seen, and whether the card is away
@@ -217,8 +217,8 @@ TASKS = {
     "job shop": Task(MASKS, 50_000, JobShop),
     "CartPole": Task(MEMORY, 50_000, lambda: WithoutVelocities(gym.make("CartPole-v1"), [0, 2])),
     "T-maze": Task(MEMORY, 50_000, TMaze),
-    "RepeatFirst": Task(MEMORY, 50_000, _repeat_first),
+    "RepeatFirst": Task(MEMORY, 200_000, _repeat_first),
     "LunarLander": Task(MEMORY, 60_000, lambda: WithoutVelocities(gym.make("LunarLander-v3"), [0, 1, 4, 6, 7])),
     "MiniGrid-MemoryS7": Task(MEMORY, 100_000, _minigrid),
-    "pairs": Task(BOTH, 60_000, Pairs),
+    "pairs": Task(BOTH, 200_000, Pairs),
 }
