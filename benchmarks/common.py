@@ -18,7 +18,7 @@ from sb3_grpo.utils.entries import read_entry
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+PAGES, GUIDE, IMAGES = (ROOT / "docs" / name for name in ("results", "guide", "images"))
 ALGORITHMS = {"ppo": "stable_baselines3:PPO", "grpo": "sb3_grpo:GRPO", "dapo": "sb3_grpo:DAPO"}
 
 
@@ -36,15 +36,16 @@ def machine() -> dict[str, Any]:
     :return: What a reader needs in order to interpret a speed figure
     """
     # Imported here, so that each process holds only its own algorithm in memory
+    from sb3_grpo import __version__
     from sb3_grpo.utils.machine import cpu_name, source_commit
 
-    packages = ("stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
+    packages = ("stable_baselines3", "gymnasium", "numpy")
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {"torch": str(th.__version__)} | {package: version(package) for package in packages},
+        "versions": {"torch": th.__version__, **{each: version(each) for each in packages}, "sb3_grpo": __version__},
         "commit": source_commit() or "unknown",
     }
 

@@ -7,7 +7,7 @@ What has to be measured on a GPU, meant to take less than eight minutes: ``pytho
 
 Each in a process of its own; if one fails, the others go on. The CPU's figures are those of ``benchmarks.atari_speed`` and
 ``benchmarks.language_model.speed``; if the latter has none, LoRA is also measured on this machine's CPU, in single precision.
-Writes ``benchmarks/results/gpu.json`` after each part, and, if none has failed, a section of ``docs/results/speed.md``.
+Writes ``benchmarks/results/gpu.json`` after each part, and, if none has failed, the tables of ``docs/results/speed.md``.
 
 ``--tiny`` tries everything on a CPU, with a tiny language model, and writes nothing.
 """
@@ -38,7 +38,6 @@ ON_CPU = "LoRA, on a CPU"
 RATES = ("tokens_per_second", "generated_per_second", "trained_per_second")
 STEPS = ("steps_per_second", "ms_env", "ms_rest_of_collect", "ms_train")
 PAGE = PAGES / "speed.md"
-SECTION = "\n## On a GPU\n\n<!-- write: gpu -->\n<!-- end -->\n\n`python -m benchmarks.gpu`\n"
 
 
 def tiny_model() -> tuple[Any, Any]:
@@ -118,7 +117,10 @@ def measure_all(tiny: bool, tests: str) -> dict[str, Any]:
         "device": "CPU" if tiny else th.cuda.get_device_name(),
         "tests": tests,
         "language_model": on_cpu,
-        "atari": [{"way": f"{each.upper()}, on a CPU", **atari[each]} for each in ("ppo", "grpo")],
+        "atari": [
+            {"way": f"{each.upper()}, on a CPU", **atari[each], "steps_per_second": atari[each]["steps_per_cpu_second"]}
+            for each in ("ppo", "grpo")
+        ],
         "failed": [],
     }
     shapes = TINY_SHAPES if tiny else SHAPES
@@ -193,8 +195,6 @@ def main() -> None:
     if result["failed"] or not passed:
         sys.exit(f"Failed: {result['failed'] or tests}")
     if not args.tiny:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(text if "<!-- write: gpu -->" in text else text + SECTION, encoding="utf-8")
         refresh_page(PAGE, WRITERS)
 
 

@@ -1,8 +1,8 @@
 """
 The tables and pictures of the pages of results: ``python -m benchmarks.pages`` (or some pages: ``... pages mujoco text``).
 
-Each page in ``docs/results`` says where a table or a picture stands (``blocks.py``), and is written again from
-``benchmarks/results``. Nothing is trained.
+Each page in ``docs/results``, and some in ``docs/guide``, says where a table or a picture stands (``blocks.py``), and is
+written again from ``benchmarks/results``. Nothing is trained.
 """
 
 import argparse
@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks import gpu, tables, text
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
-from benchmarks.common import PAGES, RESULTS, read_result, rows
+from benchmarks.common import GUIDE, PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
 from benchmarks.language_model import report as language_model
+from benchmarks.masks_memory import report as masks_memory
 from benchmarks.switches import report as switches
 from benchmarks.unseen import report as unseen
 from benchmarks.unseen.clock import rates
@@ -152,20 +153,22 @@ WRITERS: Writers = {
     **tables.WRITERS,
     **text.WRITERS,
     **language_model.WRITERS,
+    **masks_memory.WRITERS,
     **switches.WRITERS,
     **unseen.WRITERS,
 }
+# Pages by name
+WRITTEN = {path.stem: path for path in [*sorted(PAGES.glob("*.md")), GUIDE / "masks.md", GUIDE / "memory.md"]}
 
 
 def main() -> None:
     """Write the pages again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [path.stem for path in sorted(PAGES.glob("*.md"))]
-    parser.add_argument("pages", nargs="*", choices=[*names, []], help="which; all of them if none is named")
+    parser.add_argument("pages", nargs="*", choices=[*WRITTEN, []], help="which; all of them if none is named")
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # intervals of too few seeds
     np.seterr(all="ignore")
-    for name in parser.parse_args().pages or names:
-        refresh_page(PAGES / f"{name}.md", WRITERS)
+    for name in parser.parse_args().pages or WRITTEN:
+        refresh_page(WRITTEN[name], WRITERS)
 
 
 if __name__ == "__main__":

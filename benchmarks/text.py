@@ -252,17 +252,20 @@ def ablation() -> str:
 def seeds(*experiments: str) -> str:
     """
     :param experiments: Some of ``EXPERIMENTS``
-    :return: A row for each of their runs
+    :return: A row for each of them: the smallest, the median and the largest value of its runs
     """
     lines = []
     for experiment in experiments:
-        target = TARGETS[experiment]
-        for run in _load(experiment, "dapo_without_overlong_filter"):
-            reached = next((point["seconds"] for point in run["curve"] if point["exact"] >= target), None)
-            cells = [f"{run['curve'][0]['exact']:.2f}", f"{run['final']:.3f}", "" if reached is None else f"{reached:.0f}"]
-            lines.append([TITLES[experiment], str(run["seed"]), *cells, f"{run['curve'][-1]['seconds']:.0f}"])
-    columns = ["", "seed", "exact before", "exact at the end", "seconds to the aim", "seconds in all"]
-    return markdown(columns, lines)
+        target, runs = TARGETS[experiment], _load(experiment, "dapo_without_overlong_filter")
+        reached = [next(each["seconds"] for each in run["curve"] if each["exact"] >= target) for run in runs]
+        values = {
+            ".2f": [run["curve"][0]["exact"] for run in runs],
+            ".3f": [run["final"] for run in runs],
+            ".0f": reached,
+        }
+        cells = [", ".join(format(part, digits) for part in np.quantile(each, (0, 0.5, 1))) for digits, each in values.items()]
+        lines.append([TITLES[experiment], str(len(runs)), *cells])
+    return markdown(["", "seeds", "exact before", "exact at the end", "seconds to the aim"], lines)
 
 
 WRITERS: Writers = {"text_curves": curves, "text_ablation": ablation, "text_seeds": seeds}

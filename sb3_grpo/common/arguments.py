@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.policies import BasePolicy
@@ -21,6 +21,7 @@ from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whol
 from sb3_grpo.utils.plugins import name_of
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 # Arguments that only PPO has, and what to do with them here
 PPO_ARGUMENTS = {
@@ -30,6 +31,8 @@ PPO_ARGUMENTS = {
     "rollout_buffer_kwargs": "leave it out",
     "normalize_advantage": 'write advantage_scale="batch", the default, or "none"',
 }
+# The argument that learn() of SB3-Contrib's MaskablePPO has
+LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}
 # Default number of groups per update, if whole groups are needed
 GROUPS_PER_UPDATE = 4
 # Values of the arguments with which each step is judged on its own
@@ -127,19 +130,22 @@ def check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: ARGUMENTS[name].check(name, value) for name, value in values.items()}
 
 
-def refuse_ppo_arguments(init: Callable[P, None]) -> Callable[P, None]:
+def refuse_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
-    :param init: ``__init__`` of an algorithm
-    :return: The same function, with an error that says what to do with an argument that only PPO has
+    :param others: Arguments of other algorithms, and what to do with them here
+    :return: Decorator of a method, with an error that says so
     """
 
-    @functools.wraps(init)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        for name in PPO_ARGUMENTS.keys() & kwargs:
-            raise TypeError(f"{init.__qualname__}() got an unexpected keyword argument {name!r}: {PPO_ARGUMENTS[name]}.")
-        init(*args, **kwargs)
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(method)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in others.keys() & kwargs:
+                raise TypeError(f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {others[name]}.")
+            return method(*args, **kwargs)
 
-    return checked
+        return checked
+
+    return decorate
 
 
 def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
@@ -150,6 +156,11 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
     """
     chosen = known.get(policy) if isinstance(policy, str) else policy
     if not isinstance(chosen, type) or not issubclass(chosen, ActorPolicy):
+        name = getattr(policy, "__name__", "")
+        is_sb3s = getattr(policy, "__module__", "").startswith(("stable_baselines3.", "sb3_contrib."))
+        if is_sb3s and "ActorCritic" in name:
+            kind = next((each for each in ("Cnn", "MultiInput") if each in name), "Mlp")
+            raise ValueError(f'policy={name} has a critic network: write "{kind}{"Lstm" * ("Recurrent" in name)}Policy".')
         raise ValueError(
             f"policy={short_repr(policy)} is not a policy without a critic network: use one of the names {', '.join(known)}, "
             "or a subclass of sb3_grpo.common.policies.ActorPolicy."
@@ -249,6 +260,11 @@ def check_together(model: Any) -> None:
         raise ValueError(
             f"kl_coef={model.kl_coef} with {policy.__name__} needs whole episodes, as the reference policy has to read them "
             f"from the beginning: write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
+        )
+    if not model.use_masking and (key := model.policy_kwargs.get("mask_key")) is not None:
+        raise ValueError(
+            f"use_masking=False ignores action masks, and policy_kwargs=dict(mask_key={key!r}) uses those in the "
+            "observations: leave out one of them."
         )
     # A model that was only loaded to predict needs none of the following
     if model.env is None:

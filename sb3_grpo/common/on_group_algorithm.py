@@ -17,10 +17,12 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.arguments import (
     ARGUMENTS,
+    LEARN_ARGUMENTS,
     check_arguments,
     check_env,
     check_policy,
     check_together,
+    refuse_arguments,
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
@@ -396,6 +398,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         if self._collector.has_masks:
             self._check_masks()
+        elif self.policy.mask_key is not None and self.verbose >= 1:
+            print(f"Using the action masks in the observations (mask_key={self.policy.mask_key!r})")
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -462,7 +466,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
             # A copy: the environments may reuse their arrays
             obs = copied(self._last_obs)
-            masks = self.collector.action_masks()
+            masks = self.collector.action_masks(self.policy.masks_of(obs))
             with th.inference_mode():
                 actions, dist_inputs = sample_actions(obs) if masks is None else sample_actions(obs, masks)
             rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups, masks)
@@ -604,6 +608,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             visited = [isinstance(group.start, VisitedState) for group in groups]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
 
+    @refuse_arguments(LEARN_ARGUMENTS)
     def learn(
         self: SelfOnGroupAlgorithm,
         total_timesteps: int | None = None,

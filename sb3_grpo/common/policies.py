@@ -1,6 +1,7 @@
 """SB3's actor-critic policies without the critic network."""
 
 import copy
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -111,6 +112,8 @@ class ActorPolicy(ActorCriticPolicy):
     reads_texts: ClassVar[bool] = False
     # Whether actions depend on earlier observations of the episode, by states that the policy returns
     is_recurrent: ClassVar[bool] = False
+    # Arguments of other policies of this kind, and what to do with them here
+    foreign_arguments: ClassVar[dict[str, str]] = {}
     # Rollout buffer used by GRPO and DAPO
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
 
@@ -129,6 +132,7 @@ class ActorPolicy(ActorCriticPolicy):
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
+        self._refuse_unknown(kwargs)
         if optimizer_kwargs is None and optimizer_class is Adam:
             optimizer_kwargs = {"eps": 1e-5}  # as in ActorCriticPolicy for torch.optim.Adam
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
@@ -144,6 +148,18 @@ class ActorPolicy(ActorCriticPolicy):
                 f"use_bfloat16=True is for the layers of a features extractor, and the {name} of this policy has none: "
                 'leave it out, or write "CnnPolicy" where the observations are images.'
             )
+
+    @classmethod
+    def _refuse_unknown(cls, kwargs: Mapping[str, Any]) -> None:
+        """
+        :param kwargs: Arguments left for :class:`ActorCriticPolicy`
+        :raises TypeError: if it does not have one of them
+        """
+        for name in kwargs.keys() - inspect.signature(ActorCriticPolicy).parameters:
+            names = {known for each in cls.__mro__ for known in inspect.signature(each).parameters}
+            close = difflib.get_close_matches(name, names, n=1)
+            advice = cls.foreign_arguments.get(name) or (f"did you mean {close[0]!r}?" if close else "leave it out.")
+            raise TypeError(f"{cls.__name__} has no argument {name!r}: {advice}")
 
     @classmethod
     def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +188,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the features extractor
         """
         images = self._image_keys()
-        check_extractor(self.features_extractor_class, self.observation_space, images)
+        check_extractor(self.features_extractor_class, self.observation_space, images, "Lstm" * self.is_recurrent)
         parts = {key: part for key, part in parts_of(self.observation_space).items() if key not in images}
         self.observation_norm = ObservationNorm(parts if self.normalize_observations else {})
         return super().make_features_extractor()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -153,6 +153,11 @@ class RecurrentActorPolicy(ActorPolicy):
     """
 
     is_recurrent = True
+    foreign_arguments: ClassVar[dict[str, str]] = {
+        "lstm_kwargs": "leave it out. The LSTM has lstm_hidden_size and n_lstm_layers.",
+        "shared_lstm": "leave it out, as there is no critic network.",
+        "enable_critic_lstm": "leave it out, as there is no critic network.",
+    }
     rollout_buffer_class = RecurrentRolloutBuffer
 
     def __init__(self, *args: Any, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **kwargs: Any):

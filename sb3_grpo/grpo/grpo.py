@@ -11,7 +11,12 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
-from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes, refuse_ppo_arguments
+from sb3_grpo.common.arguments import (
+    GROUPS_PER_UPDATE,
+    PPO_ARGUMENTS,
+    judges_whole_episodes,
+    refuse_arguments,
+)
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, PackedObservations, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -193,7 +198,7 @@ class GRPO(OnGroupAlgorithm):
     n_epochs: int
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
-    @refuse_ppo_arguments
+    @refuse_arguments(PPO_ARGUMENTS)
     def __init__(
         self,
         policy: str | type[ActorPolicy],

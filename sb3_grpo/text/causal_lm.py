@@ -226,6 +226,11 @@ class CausalLMPolicy(TokenPolicy):
             raise ImportError(f"CausalLMPolicy needs the package transformers: {INSTALL}") from error
         model, dtype = self.model_kwargs["model"], DTYPES[self.model_kwargs["dtype"]]
         if isinstance(model, str | os.PathLike):
+            if os.path.isfile(os.path.join(model, "adapter_config.json")):
+                raise ValueError(
+                    f"model={os.fspath(model)!r} is the folder of an adapter. Merge it into its model: write "
+                    f"model=peft.AutoPeftModelForCausalLM.from_pretrained({os.fspath(model)!r}).merge_and_unload()."
+                )
             return AutoModelForCausalLM.from_pretrained(find_model(model), dtype=dtype, attn_implementation=ATTENTION)
         if not isinstance(model, PreTrainedModel):
             raise ValueError(
@@ -282,12 +287,18 @@ class CausalLMPolicy(TokenPolicy):
         others = {end: tokenizer.decode([end]) for end in ends if 0 <= end < tokenizer.vocab_size and end != tokenizer.eos_id}
         missed = {end: text for end, text in others.items() if not any(each in text for each in stop)}
         if ends and tokenizer.eos_id not in ends and len(missed) == len(others):
+            given = self.model_kwargs["model"]
+            own = given if isinstance(given, str) else "path/to/model"
+            # The tokenizer of this model, or one that has nothing to do with it
+            may_fit = 2 * tokenizer.vocab_size > model.get_input_embeddings().weight.shape[0]
+            otherwise = (
+                f" If the model was made for this tokenizer, set eos_token_id={tokenizer.eos_id} in its generation_config and "
+                f"config, or write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]}) if answers end there, too."
+            )
             raise ValueError(
                 f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
                 f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
-                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., tokenizer='path/to/model'). If "
-                f"the model was made for this tokenizer, set eos_token_id={tokenizer.eos_id} in its generation_config and "
-                f"config, or write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]}) if answers end there, too."
+                f"the environment the model's own tokenizer: VerifierTextVecEnv(..., tokenizer={own!r}).{otherwise * may_fit}"
             )
         if missed:
             tokens = " and ".join(f"token {end} ({text!r})" for end, text in missed.items())

@@ -210,7 +210,8 @@ class TokenPolicyMixin(ActorCriticPolicy):
         """
         Answer prompts. Like ``predict``, this leaves the policy in evaluation mode.
 
-        :param prompts: The prompts
+        :param prompts: The prompts as the policy reads them. With ``examples`` or a chat template of the environment:
+            ``env.rules.prompts.text(prompt)`` of each
         :param max_new_tokens: Maximum length of an answer in tokens; ``None``: as much as the context has room for after the
             longest prompt of the batch
         :param deterministic: Whether to take the most likely token at each position, or to sample

@@ -131,7 +131,14 @@ def unpack_gguf(file: Path, folder: Path) -> None:
     part = tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=".part")
     try:
         model.save_pretrained(part)
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(part)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        # transformers before 5.24 may confuse the tokens of beginning and end
+        for name in ("bos_token", "eos_token"):
+            said = getattr(model.config, f"{name}_id", None)
+            ids = [] if said is None else np.ravel(said).tolist()
+            if ids and getattr(tokenizer, f"{name}_id") not in ids:
+                setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(ids[0]))
+        tokenizer.save_pretrained(part)
         # mkdtemp makes folders that only the user can read; another process may have been faster
         os.chmod(part, 0o755)
         if not folder.is_dir():

@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_grpo.utils.vec_envs import innermost, offers
+from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.vec_envs import ask_all, innermost, offers
 
 # Name of the method with which an environment says what it allows
 METHOD = "action_masks"
@@ -45,9 +46,11 @@ def offers_masks(env: VecEnv) -> bool:
 
 def _has_masks(env: gym.Env) -> bool:
     try:
-        env.get_wrapper_attr(METHOD)
+        method = env.get_wrapper_attr(METHOD)
     except AttributeError:
         return False
+    if not callable(method):
+        raise ValueError(f"{METHOD} of {type(env.unwrapped).__name__} is no method: write def {METHOD}(self), not @property.")
     return True
 
 
@@ -55,18 +58,22 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
     """
     :param env: A vectorized environment that offers masks
     :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
-    :raises ValueError: if it has not an entry for each value of each part of an action
+    :raises ValueError: if it has not an entry, True or False, for each value of each part of an action
     """
     ask_at_once = getattr(innermost(env), METHOD, None)
     masks = [np.ravel(mask) for mask in (env.env_method(METHOD) if ask_at_once is None else ask_at_once())]
     n_values = sum(n_choices(env.action_space))
-    if [len(mask) for mask in masks] != [n_values] * env.num_envs:
-        raise ValueError(
-            f"{METHOD}() of the environments returns {len(masks[0])} entries for each of {len(masks)} copies. Actions of "
-            f"{env.action_space} in {env.num_envs} copies need {n_values}, one for each value of each part. To ignore the "
-            "masks: use_masking=False."
-        )
-    return np.array(masks, dtype=bool)
+    if [len(mask) for mask in masks] == [n_values] * env.num_envs:
+        stacked = np.array(masks)
+        if stacked.dtype == bool or np.isin(stacked, (0, 1)).all():
+            return stacked.astype(bool)
+    wrong = next((mask for mask in masks if len(mask) != n_values or not np.isin(mask, (0, 1)).all()), masks[0])
+    name = ask_all(env, "env_name", type(innermost(env)).__name__)[0]
+    raise ValueError(
+        f"{METHOD}() of {name} returns {short_repr(wrong.tolist())} ({len(wrong)} entries) for one of {len(masks)} copies. "
+        f"Actions of {env.action_space} in {env.num_envs} copies need {n_values} entries, True or False, one for each value "
+        "of each part. To ignore the masks: use_masking=False."
+    )
 
 
 def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None:

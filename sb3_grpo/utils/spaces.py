@@ -85,19 +85,25 @@ def _problem_of_both(space: Any, what: str) -> str | None:
     return None
 
 
-def check_extractor(extractor: type[nn.Module], space: spaces.Space, images: list[str]) -> None:
+def check_extractor(extractor: type[nn.Module], space: spaces.Space, images: list[str], memory: str = "") -> None:
     """
     :param extractor: Class of the features extractor. Only those of Stable-Baselines3 are checked
     :param space: Observation space of the policy
     :param images: The keys of its images, see :func:`parts_of`
+    :param memory: What the names of policies have before "Policy": ``"Lstm"`` if the policy is recurrent
     :raises SpaceError: if it is for other observations
     """
     is_dict, found = isinstance(space, spaces.Dict), short_repr(space)
     if extractor is CombinedExtractor and not is_dict:
-        name = "CnnPolicy" if images else "MlpPolicy"
-        raise SpaceError(f'MultiInputPolicy is for observations that are a Dict, and these are {found}: write "{name}".')
+        kind = "Cnn" if images else "Mlp"
+        raise SpaceError(
+            f"MultiInput{memory}Policy is for observations that are a Dict, and these are {found}: "
+            f'write "{kind}{memory}Policy".'
+        )
     if extractor in (FlattenExtractor, NatureCNN) and is_dict:
-        raise SpaceError(f'The observations are {found}: write "MultiInputPolicy".')
+        raise SpaceError(f'The observations are {found}: write "MultiInput{memory}Policy".')
+    if extractor is NatureCNN and len(space.shape or ()) != 3:
+        raise SpaceError(f'Cnn{memory}Policy is for images, and the observations are {found}: write "Mlp{memory}Policy".')
     if extractor not in (NatureCNN, CombinedExtractor):
         return
     for key, part in parts_of(space).items():
@@ -105,7 +111,7 @@ def check_extractor(extractor: type[nn.Module], space: spaces.Space, images: lis
             raise SpaceError(
                 f"The images{f' of the entry {key!r}' if key else ''} have {part.shape[1]} x {part.shape[2]} pixels, and "  # type: ignore[index]
                 f"NatureCNN needs at least {_MIN_SIDE} x {_MIN_SIDE}: enlarge them, with gymnasium.wrappers.ResizeObservation "
-                'for example, write "MlpPolicy" where they are the only observation, or give '
+                f'for example, write "Mlp{memory}Policy" where they are the only observation, or give '
                 "policy_kwargs=dict(features_extractor_class=...)."
             )
         try:

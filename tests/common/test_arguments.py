@@ -206,6 +206,8 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
     model = GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY)
     with pytest.raises(ValueError, match=f"total_timesteps {message}"):
         model.learn(wrong)
+    with pytest.raises(TypeError, match=r"learn\(\) got .* 'use_masking': it is an argument of the algorithm, as in GRPO\("):
+        model.learn(10, use_masking=True)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="log_interval must be at least 1, or None for no output, got 0"):
         model.learn(10, log_interval=0)
     assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
@@ -254,6 +256,19 @@ def test_make_group_env() -> None:
 
 
 def test_policies() -> None:
-    for wrong, name in (("MlpPolcy", "'MlpPolcy'"), (5, "5"), (ActorCriticPolicy, ".*ActorCriticPolicy.*")):
+    class Own(ActorCriticPolicy):
+        pass
+
+    for wrong, name in (("MlpPolcy", "'MlpPolcy'"), (5, "5"), (Own, ".*Own.*")):
         with pytest.raises(ValueError, match=f"policy={name} is not a policy without a critic network: use one of the names"):
             GRPO(wrong, ToyEnv())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='policy=ActorCriticPolicy has a critic network: write "MlpPolicy"'):
+        GRPO(ActorCriticPolicy, ToyEnv())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy", "MlpPolicy", "CnnPolicy"])
+def test_the_counterparts_of_policies_of_sb3_contrib(name: str) -> None:
+    contrib = pytest.importorskip("sb3_contrib")
+    theirs = (contrib.RecurrentPPO if "Lstm" in name else contrib.MaskablePPO).policy_aliases[name]
+    with pytest.raises(ValueError, match=f'has a critic network: write "{name}"'):
+        GRPO(theirs, ToyEnv())

@@ -101,10 +101,16 @@ def test_images_dicts_and_processes(policy: str, kwargs: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("policy", ["MultiInputPolicy", "MultiInputLstmPolicy"])
-def test_a_mask_in_the_observation(policy: str) -> None:
+def test_a_mask_in_the_observation(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Closed(Shop):
+        def step(self, action: Any) -> Any:
+            observation, *rest = super().step(action)
+            return {**observation, "mask": observation["mask"] * (self.time < 3)}, *rest
+
     env = make_shop("multi_binary", cls=Shop, observes_masks=True)
     named = {"policy_kwargs": {"mask_key": "mask"}}
-    model = DAPO(policy, env, **SMALL, n_steps=16, **named).learn(300)
+    model = DAPO(policy, env, **SMALL, n_steps=16, verbose=1, **named).learn(300)
+    assert "Using the action masks in the observations (mask_key='mask')" in capsys.readouterr().out
     obs = env.reset()
     for deterministic in (True, False):
         actions, _ = model.predict(obs, deterministic=deterministic)
@@ -113,6 +119,11 @@ def test_a_mask_in_the_observation(policy: str) -> None:
         GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "masks"})
     with pytest.raises(ValueError, match=r"mask_key='goods': a mask for actions of MultiBinary\(3\) has 6 entries"):
         GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "goods"})
+    with pytest.raises(ValueError, match=r"use_masking=False ignores .*mask_key='mask'.* leave out one of them"):
+        GRPO("MultiInputPolicy", env, use_masking=False, **named)
+    closed = make_shop("multi_binary", cls=Closed, observes_masks=True)
+    with pytest.raises(ValueError, match=r"Closed.*, step 3 of its episode: the mask in the observation allows no action"):
+        GRPO("MultiInputPolicy", closed, **SMALL, n_steps=16, **named).learn(64)
     env.observation_space = spaces.Dict({**env.observation_space.spaces, "mask": spaces.Box(0.0, 1.0, (6,))})  # type: ignore
     normalised = VecNormalize(env)
     with pytest.raises(ValueError, match=r"VecNormalize would normalise the action masks 'mask'"):
@@ -218,10 +229,6 @@ def test_masks_that_cannot_be_used() -> None:
         def action_masks(self) -> np.ndarray:
             return self.allowed & (self.time < 3)
 
-    class Wide(MaskedShop):
-        def action_masks(self) -> np.ndarray:
-            return np.ones(7)
-
     class WithoutMasks(ActorPolicy):
         def get_distribution(self, obs: Any) -> Any:  # type: ignore[override]
             return super().get_distribution(obs)
@@ -234,8 +241,15 @@ def test_masks_that_cannot_be_used() -> None:
         ValueError, match=r"Environment copy 0 \(.*Closed\), step 3 of its episode: action_masks\(\) allows no action"
     ):
         GRPO("MlpPolicy", make_shop(cls=Closed), **settings).learn(64)
-    with pytest.raises(ValueError, match=r"returns 7 entries .* Actions of Discrete\(6\) in 4 copies need 6"):
-        GRPO("MlpPolicy", make_shop(cls=Wide), **settings).learn(64)
+    for masks, message in (
+        (lambda self: np.ones(7), r"of Returns returns .* \(7 entries\) .* Actions of Discrete\(6\) in 4 copies need 6"),
+        (lambda self: None, r"action_masks\(\) of Returns returns \[None\] \(1 entries\)"),
+        (lambda self: np.where(self.allowed, 0.0, -np.inf), r"returns \[.*-inf.* need 6 entries, True or False"),
+        (property(lambda self: self.allowed), r"action_masks of Returns is no method: write def action_masks\(self\)"),
+    ):
+        returns: Any = type("Returns", (Shop,), {"action_masks": masks})
+        with pytest.raises(ValueError, match=message):
+            GRPO("MlpPolicy", make_shop(cls=returns), **settings).learn(64)
     with pytest.raises(ValueError, match=r"WithoutMasks.get_distribution does not take any: .* use_masking=False"):
         GRPO(WithoutMasks, make_shop(), **settings).learn(64)
 

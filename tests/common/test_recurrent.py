@@ -219,7 +219,13 @@ def test_save_and_load(file_format: str, tmp_path: Path) -> None:
 def test_what_is_not_possible(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"kl_coef=0.1 with RecurrentActorPolicy needs whole episodes.* n_groups=4"):
         GRPO("MlpLstmPolicy", corridors(), **SMALL, n_steps=16, kl_coef=0.1)
-    with pytest.raises(ValueError, match="lstm_hidden_size must be"):
-        GRPO("MlpLstmPolicy", corridors(), policy_kwargs={"lstm_hidden_size": 0})
+    for wrong, message in (
+        ({"lstm_hidden_size": 0}, "lstm_hidden_size must be"),
+        ({"lstm_hidden": 8}, "RecurrentActorPolicy has no argument 'lstm_hidden': did you mean 'lstm_hidden_size'?"),
+        ({"lstm_kwargs": {}}, "no argument 'lstm_kwargs': leave it out. The LSTM has lstm_hidden_size"),
+        ({"enable_critic_lstm": True}, "'enable_critic_lstm': leave it out, as there is no critic"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GRPO("MlpLstmPolicy", corridors(), policy_kwargs=wrong)
     with pytest.raises(ValueError, match="remembers earlier observations"):
         GRPO("MlpLstmPolicy", corridors(), **SMALL).export_onnx(tmp_path / "model")

@@ -173,6 +173,10 @@ def test_actions_that_cannot_be_used(action: spaces.Space, message: str) -> None
         (ActorPolicy, OBSERVATION_SPACES["dict"], 'write "MultiInputPolicy"'),
         ("MultiInputPolicy", VECTOR, r'these are Box.*: write "MlpPolicy"'),
         ("MultiInputPolicy", IMAGE, r'these are Box.*: write "CnnPolicy"'),
+        ("MultiInputLstmPolicy", VECTOR, 'MultiInputLstmPolicy is for .*: write "MlpLstmPolicy"'),
+        ("MlpLstmPolicy", OBSERVATION_SPACES["dict"], 'write "MultiInputLstmPolicy"'),
+        ("CnnPolicy", VECTOR, 'CnnPolicy is for images, and .* Box.*: write "MlpPolicy"'),
+        ("CnnLstmPolicy", VECTOR, 'CnnLstmPolicy is for images, and .* Box.*: write "MlpLstmPolicy"'),
         ("CnnPolicy", spaces.Box(0, 255, (7, 7, 3), np.uint8), "7 x 7 pixels, and NatureCNN needs at least 36 x 36"),
     ],
 )

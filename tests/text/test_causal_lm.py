@@ -10,7 +10,7 @@ from language_models import CONFIGS, ROWS, SPACES, SameDigitEnv, make_grpo, make
 
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, VerifierTextVecEnv
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.tokens import PAD, TokenSpace
@@ -265,6 +265,9 @@ def test_all_end_tokens_of_the_model_end_answers() -> None:
         make([2, 3])
     with pytest.raises(ValueError, match=r"also ends texts with token 2 \('2'\) .*write .*stop=\['=', '2'\]"):
         make([2, Digits.eos_id], ("=",))
+    env = VerifierTextVecEnv(2, tokenizer=CharTokenizer("0123456789+="))
+    with pytest.raises(ValueError, match=r"\(CharTokenizer\) .*VerifierTextVecEnv\(..., tokenizer='path/to/model'\)\.$"):
+        GRPO("CausalLMPolicy", env, policy_kwargs={"model": make_language_model(vocab_size=100, eos_token_id=2)})
     # No text has token 15
     for eos_token_id, stop in ((None, ()), ([15, Digits.eos_id], ()), ([2, Digits.eos_id], ("=", "2")), (2, ("2",))):
         make(eos_token_id, stop)
@@ -305,7 +308,11 @@ def test_what_is_saved_for_transformers_has_the_logits_of_the_policy(folder: str
     with_adapters.language_model.save_pretrained(tmp_path / "adapter")
     assert not list((tmp_path / "adapter").glob("model*"))
     th.testing.assert_close(forward(peft.PeftModel.from_pretrained(load(folder), tmp_path / "adapter")), expected)
-    th.testing.assert_close(forward(peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")), expected)
+    with pytest.raises(ValueError, match=r"adapter' is the folder of an adapter.*peft.AutoPeft.*merge_and_unload"):
+        make_policy(tmp_path / "adapter")
+    merged = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").merge_and_unload()
+    going_on = make_policy(merged, lora=LORA)
+    th.testing.assert_close(forward(going_on.language_model), expected, rtol=0, atol=1e-4)
     with_adapters.language_model.merge_and_unload().save_pretrained(tmp_path / "merged")
     th.testing.assert_close(forward(load(tmp_path / "merged")), expected, rtol=0, atol=1e-4)
 

@@ -64,9 +64,22 @@ def logits(model: Any) -> th.Tensor:
         return model.eval()(input_ids=th.arange(8)[None]).logits
 
 
-def test_a_model_in_a_gguf_file_can_be_trained_saved_and_loaded(gguf_file: Path, tmp_path: Path) -> None:
+def test_a_model_in_a_gguf_file_can_be_trained_saved_and_loaded(
+    gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = transformers.AutoTokenizer.from_pretrained
+
+    def misread(*args: Any, **kwargs: Any) -> Any:
+        tokenizer = read(*args, **kwargs)
+        tokenizer.eos_token = "9"
+        return tokenizer
+
+    # As transformers 5.17 does
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", misread)
     unpack_gguf(gguf_file, tmp_path / "unpacked")
     assert [path.name for path in tmp_path.iterdir()] == ["unpacked"], "nothing unfinished is left"
+    monkeypatch.undo()
+    assert load_tokenizer(tmp_path / "unpacked").eos_token == "<eos>"
     from_file = transformers.AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     expected = logits(from_file)
     from_folder = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked")

@@ -32,7 +32,7 @@ def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
         text, last = th.tensor(
             [(text, last) for text, length in enumerate(lengths) for last in range(length)], device=DEVICE
         ).T
-        forced = policy.get_distribution(TokenSteps(obs.numpy(), text, last)).distribution.logits
+        forced = policy.get_distribution(TokenSteps(obs.cpu().numpy(), text, last)).distribution.logits
         th.testing.assert_close(forced[last == (lengths - 1)[text]], cached, rtol=0, atol=1e-5)
         prefix = th.where(th.arange(LENGTH, device=DEVICE) <= last[:, None], obs[text], PAD)
         expected = policy.get_distribution(prefix).distribution.logits

@@ -1,6 +1,5 @@
 """Comparisons from the command line: what they write, how they go on, and how they end."""
 
-import contextlib
 import json
 import os
 import signal
@@ -243,7 +242,8 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             # The server that runs are forked from has only just been started. A terminal interrupts all processes
-            wait_for(lambda: any("forkserver" in " ".join(each.cmdline()) for each in psutil.Process(process.pid).children()))
+            started = psutil.Process(process.pid)
+            wait_for(lambda p=started: any("forkserver" in " ".join(child.cmdline()) for child in p.children()))
             os.killpg(process.pid, signal.SIGINT)
             _, printed = process.communicate(timeout=60)
             break
