@@ -8,7 +8,7 @@ import gymnasium as gym
 import torch as th
 
 from sb3_grpo import DAPO, make_group_env
-from sb3_grpo.classroom.homework.exercises import EXERCISES, gradient_of
+from sb3_grpo.classroom.homework import exercises
 from sb3_grpo.classroom.homework.mistakes import Function
 from sb3_grpo.classroom.homework.student import Student, StudentError
 from sb3_grpo.common.losses import LossInputs
@@ -18,7 +18,9 @@ POINTS = {"group_advantage": 4, "dapo_loss": 4, "token_average": 4, "k3": 3, "li
 TOLERANCE = 1e-6
 # CartPole is over after so many steps: many groups are dead, and many episodes long
 _TIME_LIMIT, _OVERLONG, _N_STEPS = 14, (12, 16), 1_500
-_RIGHT: dict[str, Function] = {exercise.function: exercise.right for exercise in EXERCISES if exercise.gradient_of is None}
+_RIGHT: dict[str, Function] = {
+    exercise.function: exercise.right for exercise in exercises.EXERCISES if exercise.gradient_of is None
+}
 # Calls a function by its name: its values, and their gradient by an argument
 Call = Callable[..., tuple[th.Tensor, th.Tensor | None]]
 
@@ -37,13 +39,17 @@ class _WithGradient(th.autograd.Function):
 
 
 def _here(function: str, *arguments: Any, gradient_of: int | None = None) -> tuple[th.Tensor, th.Tensor | None]:
-    right = _RIGHT[function]
-    return right(*arguments), None if gradient_of is None else _gradient(right, gradient_of, arguments)
+    return call_here(_RIGHT[function], *arguments, gradient_of=gradient_of)
 
 
-def _gradient(function: Function, by: int, arguments: tuple[Any, ...]) -> th.Tensor:
-    with th.enable_grad():
-        return gradient_of(function, by)(*arguments)
+def call_here(function: Function, *arguments: Any, gradient_of: int | None) -> tuple[th.Tensor, th.Tensor | None]:
+    """
+    :param function: a function of this process
+    :param arguments: its arguments
+    :param gradient_of: see :meth:`Student.call`
+    :return: the same as :meth:`Student.call`
+    """
+    return function(*arguments), None if gradient_of is None else exercises.gradient_of(function, gradient_of)(*arguments)
 
 
 def _differentiable(call: Call, function: str, argument: th.Tensor, *others: Any) -> th.Tensor:

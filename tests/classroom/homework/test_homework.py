@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -15,17 +16,19 @@ from sb3_grpo.classroom.homework.grading import check
 from sb3_grpo.cli.main import _make_parser, main
 
 SOLUTION = (Path(sheets.__file__).parent / "handouts" / "solution.py").read_text()
-MINIMUM = "-th.min(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)"
 OUTCOMES = "(outcomes != outcomes[:, :1]).any(1)"
 KL = "log_r.exp() - 1 - log_r"
 ALL_STEPS = "th.full(episode.shape, 1 / len(episode))"
 
 
-def written(path: Path, right: str = "", wrong: str = "") -> Path:
-    """The solution with a change."""
-    assert right in SOLUTION
+def written(path: Path, *changes: tuple[str, str]) -> Path:
+    """The solution with changes."""
+    text = SOLUTION
+    for right, wrong in changes:
+        assert right in text
+        text = text.replace(right, wrong)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(SOLUTION.replace(right, wrong) if right else SOLUTION)
+    path.write_text(text)
     return path
 
 
@@ -37,73 +40,78 @@ def test_solution_is_right(tmp_path: Path) -> None:
     assert problems(written(tmp_path / "student.py")) == {}
 
 
-@pytest.mark.parametrize(
-    "right, wrong, test, idea",
+# What is replaced by what, the test that notices it, and what it says
+MISTAKES = [
     [
         ("outcomes.std(1, keepdim=True)", "outcomes.var(1, keepdim=True)", "group_advantage", "square root"),
-        (
-            "std(1, keepdim=True)",
-            "std(1, keepdim=True, correction=0)",
-            "group_advantage",
-            "the sample deviation divides by G - 1",
-        ),
         ("-th.min(", "-th.max(", "dapo_loss", "you took the maximum"),
-        ("1 - clip_low, 1 + clip_high", "1 + clip_high, 1 - clip_low", "ppo_loss", "the bounds are swapped"),
-        ("log_ratio.exp()", "log_ratio.exp().detach()", "dapo_loss, gradient", "there is no gradient"),
         ("ref_log_prob - log_prob", "log_prob - ref_log_prob", "k3", "the sign of the log ratio"),
         (ALL_STEPS, "1 / (n_episodes * episode.bincount())[episode]", "token_average", "you kept 1/|o|"),
-        (ALL_STEPS, "th.full(episode.shape, 1 / (n_episodes * episode.bincount().max()))", "token_average", "padded steps"),
         (OUTCOMES, "th.ones(len(outcomes), dtype=th.bool)", "live", "dead groups are kept"),
-        (OUTCOMES, "outcomes.std(1) > 0", "live", "depends on rounding"),
         (
             "th.where(is_last, rewards + penalty, rewards)",
             "rewards + penalty * mask",
             "overlong",
             "the penalty is on all steps",
         ),
-        (f"return {KL}", KL, "k3", "it returns nothing"),
-        (KL, "log_r.exp() - 1 - th.log_r", "k3", "AttributeError: module 'torch' has no attribute 'log_r' (line "),
     ],
-)
-def test_mistakes_are_named(tmp_path: Path, right: str, wrong: str, test: str, idea: str) -> None:
-    assert idea in problems(written(tmp_path / "student.py", right, wrong))[test]
+    [
+        (
+            "std(1, keepdim=True)",
+            "std(1, keepdim=True, correction=0)",
+            "group_advantage",
+            "the sample deviation divides by G - 1",
+        ),
+        ("1 - clip_low, 1 + clip_high", "1 + clip_high, 1 - clip_low", "ppo_loss", "the bounds are swapped"),
+        (ALL_STEPS, "th.ones(len(episode)) / (n_episodes * episode.bincount().max())", "token_average", "padded steps"),
+        (OUTCOMES, "outcomes.std(1) > 0", "live", "depends on rounding"),
+        (f"return {KL}", KL, "k3", "it returns nothing"),
+    ],
+    [
+        ("log_ratio.exp()", "log_ratio.exp().detach()", "dapo_loss, gradient", "there is no gradient"),
+        (KL, "log_r.exp() - 1 - th.log_r", "k3", "AttributeError: module 'torch' has no attribute 'log_r' (line "),
+        (
+            "outcomes.std(1, keepdim=True) + 1e-8",
+            "outcomes.std(1, keepdim=True)",
+            "group_advantage",
+            "is something divided by 0?",
+        ),
+    ],
+]
+
+
+@pytest.mark.parametrize("mistakes", MISTAKES)
+def test_mistakes_are_named(tmp_path: Path, mistakes: list[tuple[str, str, str, str]]) -> None:
+    found = problems(written(tmp_path / "student.py", *((right, wrong) for right, wrong, *_ in mistakes)))
+    for *_, test, idea in mistakes:
+        assert idea in found[test]
 
 
 @pytest.mark.parametrize(
-    "right, wrong, said",
+    "wrong, said",
     [
-        (KL, "[0 for _ in iter(int, 1)]", "did not finish"),
-        (KL, "__import__('os')._exit(0)", "it ended its process"),
-        (KL, "exit()", "it ended its process"),
-        (KL, "th.ones(2**34)", "alloc"),
-        (KL, "__import__('sb3_grpo')", "write the functions with PyTorch alone"),
+        ("[0 for _ in iter(int, 1)]", "did not finish"),
+        ("__import__('os')._exit(0)", "it ended its process"),
+        ("exit()", "it ended its process"),
+        ("th.ones(2**34)", "alloc"),
+        ("__import__('sb3_grpo')", "write the functions with PyTorch alone"),
         # Writes into the connection what is no message
-        (KL, "__import__('os').write(int(__import__('sys').argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
+        ("__import__('os').write(int(__import__('sys').argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
+        # Nothing of this package is in the process
+        ("{each: 0 for each, module in __import__('sys').modules.items() if module and 'sb3_grpo' in each}[0]", "KeyError: 0"),
     ],
 )
-def test_hostile_functions_only_harm_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str, said: str
-) -> None:
+def test_functions_only_harm_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str) -> None:
     monkeypatch.setattr(student, "_CALL", 3.0)
-    found = problems(written(tmp_path / "student.py", right, wrong))
-    assert {*found} == {"k3", "k3, gradient"}
-    assert said in found["k3"]
+    with student.Student(written(tmp_path / "student.py", (KL, wrong))) as functions:
+        with pytest.raises(student.StudentError, match=re.escape(said)):
+            functions.call("k3", th.zeros(2), th.zeros(2))
+        assert functions.call("live", th.eye(2))[0].tolist() == [True, True]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
-    path = written(tmp_path / "student.py", "import torch as th", "import torch as th\nthat is no Python")
-    assert all(
-        problem.startswith("StudentError: student.py cannot be imported: SyntaxError") for problem in problems(path).values()
-    )
-
-
-def test_values_in_the_process_of_the_functions(tmp_path: Path) -> None:
-    """There is nothing of this package in it."""
-    spy = (
-        "th.tensor([float(each.startswith('sb3_grpo')) for each, module in __import__('sys').modules.items() if module]).sum()"
-    )
-    with student.Student(written(tmp_path / "student.py", KL, spy)) as functions:
-        assert functions.call("k3", th.zeros(2), th.zeros(2))[0] == 0
+    found = problems(written(tmp_path / "student.py", ("import torch as th", "import torch as th\nthat is no Python")))
+    assert found["live"].startswith("student.py cannot be imported: SyntaxError")
 
 
 @pytest.mark.parametrize("exercise", [each for each in EXERCISES if each.name in equality.POINTS], ids=lambda each: each.name)
@@ -113,22 +121,21 @@ def test_another_function_trains_another_policy(exercise: exercises.Exercise) ->
     class Wrong:
         def call(self, function: str, *arguments, gradient_of: int | None = None):
             assert function == exercise.function
-            gradient = None if gradient_of is None else exercises.gradient_of(wrong, gradient_of)
-            return wrong(*arguments), None if gradient is None else equality._gradient(wrong, gradient_of, arguments)
+            return equality.call_here(wrong, *arguments, gradient_of=gradient_of)
 
     assert "it trains another policy" in equality.differences(Wrong(), [exercise.function])[exercise.function]
 
 
+@pytest.mark.slow
 def test_points(tmp_path: Path) -> None:
-    folders = [written(tmp_path / name / "student.py").parent for name in ("ada", "grace")]
-    written(tmp_path / "lin" / "handed in" / "student.py", OUTCOMES, "th.ones(len(outcomes), dtype=th.bool)")
+    written(tmp_path / "ada" / "student.py")
+    written(tmp_path / "lin" / "handed in" / "student.py", (OUTCOMES, "th.ones(len(outcomes), dtype=th.bool)"))
     (tmp_path / "nobody").mkdir()
-    folders += [tmp_path / "lin", tmp_path / "nobody"]
+    folders = [tmp_path / name for name in ("ada", "lin", "nobody")]
     assert main(["homework", "grade", *map(str, folders), "--output", str(tmp_path / "grades"), "--workers", "2"]) == 0
     rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades" / "points.csv").open())}
     assert {name: (row["points"], row["of"]) for name, row in rows.items()} == {
         "ada": ("70", "70"),
-        "grace": ("70", "70"),
         "lin": ("63", "70"),
         "nobody": ("0", "70"),
     }
@@ -146,9 +153,9 @@ def test_a_sheet_has_stubs_and_is_not_overwritten(tmp_path: Path, capsys: pytest
     assert {path.name for path in folder.iterdir()} == {"README.md", "hw.yml", "student.py"}
     stubs = (folder / "student.py").read_text()
     assert stubs.count("raise NotImplementedError") == 7
-    assert not any(line in stubs for line in (MINIMUM, OUTCOMES, KL, ALL_STEPS))
+    assert not any(line in stubs for line in ("th.min(", OUTCOMES, KL, ALL_STEPS))
     assert main(["homework", "check", str(folder)]) == 1
-    assert capsys.readouterr().out.count("not written yet") == len(EXERCISES)
+    assert capsys.readouterr().out.count("not written yet") == 7
     (folder / "student.py").write_text("mine")
     assert main(["homework", "new", str(folder)]) == 2
     assert (folder / "student.py").read_text() == "mine"
