@@ -59,7 +59,8 @@ def add_homework(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     collect = others.add_parser(
         "collect",
         help="make one report of all students' comparisons",
-        description="Make one report of all students' comparisons: a curve for each student, next to the package's.",
+        description="Make one report of all students' comparisons: a curve for each student, or for all whose functions "
+        "train the same policies, next to the package's.",
     )
     collect.add_argument("folders", metavar="folder", nargs="+", type=Path, help="folder of a student")
     collect.add_argument("--variant", default="my DAPO", help="variant whose curve is shown (default: %(default)s)")
@@ -111,7 +112,11 @@ def _collect(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.report import make_report
     from sb3_grpo.classroom.homework.collecting import collect_class
 
-    for student, why in collect_class(args.folders, args.variant, args.output).items():
+    students = collect_class(args.folders, args.variant, args.output)
+    for same in students.same:
+        if len(same) > 1:
+            say(Text("The same curve: ", "bold"), ", ".join(same))
+    for student, why in students.left_out.items():
         say(Text("Left out: ", "bold yellow"), f"{student}: {why}")
     say(Text("Report: ", "bold"), str(make_report(args.output)))
     return OK

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sb3_grpo.classroom.compare.collect import collect, combine, pack
 from sb3_grpo.classroom.compare.experiment import FILE
@@ -12,16 +13,29 @@ from sb3_grpo.classroom.homework.grading import by_name
 from sb3_grpo.console import UsageError
 
 
-def collect_class(folders: Sequence[Path], variant: str, target: Path) -> dict[str, str]:
+class Class(NamedTuple):
     """
-    Make one comparison of the students' comparisons: a variant of each student's, named after the student, and those that
-    are not the student's own of the first one.
+    Whose curves are shown.
+
+    :param same: the students of each curve; those whose runs have the same returns to the last digit share one
+    :param left_out: why others are left out
+    """
+
+    same: list[list[str]]
+    left_out: dict[str, str]
+
+
+def collect_class(folders: Sequence[Path], variant: str, target: Path) -> Class:
+    """
+    Make one comparison of the students' comparisons: a variant for each student, or for all with the same returns, and those
+    that are not the student's own of the first one.
 
     :param folders: folders of students, with a comparison in each
     :param variant: name of the student's variant
     :param target: folder to write to
-    :return: why students are left out
+    :return: whose curves are shown
     """
+    curves: dict[tuple[float, ...], list[str]] = {}
     parts: list[Results] = []
     left_out: dict[str, str] = {}
     for student, folder in by_name(folders).items():
@@ -32,15 +46,26 @@ def collect_class(folders: Sequence[Path], variant: str, target: Path) -> dict[s
         except UsageError as error:
             left_out[student] = str(error)
             continue
-        # Names of variants become names of folders
-        names = {variant: re.sub(r"[^\w+.-]+", " ", student).strip(" .") or "student"}
-        if not parts:
-            names |= {name: name for name in results.variants if not name.startswith("my ")}
-        parts.append(_renamed(results, names))
+        rows = results.evaluations[results.evaluations.variant == variant]
+        students = curves.setdefault(tuple(rows.sort_values(["env", "seed", "mode", "target_steps"]).return_mean), [])
+        students.append(student)
+        if len(students) == 1:
+            parts.append(results)
     if not parts:
         raise UsageError(f"None of the folders has a comparison: {left_out}")
-    pack(combine(parts), target)
-    return left_out
+    others = {name: name for name in parts[0].variants if not name.startswith("my ")}
+    named = [
+        _renamed(results, {variant: _curve_name(students)} | (others if results is parts[0] else {}))
+        for results, students in zip(parts, curves.values(), strict=True)
+    ]
+    pack(combine(named), target)
+    return Class([*curves.values()], left_out)
+
+
+def _curve_name(students: list[str]) -> str:
+    # Names of variants become names of folders
+    first = re.sub(r"[^\w+.-]+", " ", students[0]).strip(" .") or "student"
+    return first if len(students) == 1 else f"{first} and {len(students) - 1} more"
 
 
 def _comparison(folder: Path) -> Path:
