@@ -1,11 +1,11 @@
 """``sb3-grpo homework``: a homework sheet for students, its tests, its points, and everyone's curves in one report."""
 
 import argparse
-import os
 from pathlib import Path
 
 from rich.text import Text
 
+from sb3_grpo.classroom.homework.sheets import SHEETS, new
 from sb3_grpo.cli.compare import check_extra
 from sb3_grpo.cli.runs import positive
 from sb3_grpo.console import OK, UsageError, say
@@ -23,20 +23,20 @@ def add_homework(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Homework on GRPO and DAPO: students write the functions, train with them, and compare.",
     )
     others = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    new = others.add_parser(
+    sheet = others.add_parser(
         "new",
         help="write a sheet into a folder",
         description="Write a sheet into a folder: a handout, and what students work with. No file is overwritten.",
     )
-    new.add_argument("folder", type=Path, help="folder to write to")
-    new.add_argument(
+    sheet.add_argument("folder", type=Path, help="folder to write to")
+    sheet.add_argument(
         "--sheet",
-        choices=("control", "text", "reading"),
+        choices=SHEETS,
         default="control",
         help="functions that train CartPole, or a small transformer; or questions on a comparison (default: %(default)s)",
     )
-    new.add_argument("--solution", action="store_true", help="with solutions and answers, for lecturers")
-    new.set_defaults(run=_new)
+    sheet.add_argument("--solution", action="store_true", help="with solutions and answers, for lecturers")
+    sheet.set_defaults(run=_new)
     check = others.add_parser(
         "check",
         help="try the functions, and say what is wrong with them",
@@ -69,8 +69,6 @@ def add_homework(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _new(args: argparse.Namespace) -> int:
-    from sb3_grpo.classroom.homework.sheets import new
-
     for path in new(args.folder, args.sheet, args.solution):
         say("Written: ", str(path))
     return OK
@@ -98,7 +96,7 @@ def _grade(args: argparse.Namespace) -> int:
 
     args.output.mkdir(parents=True, exist_ok=True)
     grades = []
-    for grade in grade_all(args.folders, args.workers or os.cpu_count() or 1):
+    for grade in grade_all(args.folders, args.workers):
         grades.append(grade)
         say(Text(grade.student, "bold"), f": {grade.points} of {grade.possible}")
         write_gradescope(grade, args.output / grade.student / "results.json")

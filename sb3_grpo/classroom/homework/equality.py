@@ -15,7 +15,7 @@ from sb3_grpo.common.losses import LossInputs
 
 # Points of each function
 POINTS = {"group_advantage": 4, "dapo_loss": 4, "token_average": 4, "k3": 3, "live": 3, "overlong": 2}
-TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 # CartPole is over after so many steps: many groups are dead, and many episodes long
 _TIME_LIMIT, _OVERLONG, _N_STEPS = 14, (12, 16), 1_500
 _RIGHT: dict[str, Function] = {
@@ -36,10 +36,6 @@ class _WithGradient(th.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: th.Tensor) -> Any:
         return outer[0] * ctx.saved_tensors[0], None, None
-
-
-def _here(function: str, *arguments: Any, gradient_of: int | None = None) -> tuple[th.Tensor, th.Tensor | None]:
-    return call_here(_RIGHT[function], *arguments, gradient_of=gradient_of)
 
 
 def call_here(function: Function, *arguments: Any, gradient_of: int | None) -> tuple[th.Tensor, th.Tensor | None]:
@@ -101,9 +97,20 @@ def _train(call: Call) -> th.Tensor:
     return th.cat([each.detach().flatten() for each in model.policy.parameters()])
 
 
+def _caller(student: Student | None, functions: Collection[str]) -> Call:
+    """Calls the student's functions of these names, and otherwise the right ones."""
+
+    def call(function: str, *arguments: Any, gradient_of: int | None = None) -> tuple[th.Tensor, th.Tensor | None]:
+        if student is not None and function in functions:
+            return student.call(function, *arguments, gradient_of=gradient_of)
+        return call_here(_RIGHT[function], *arguments, gradient_of=gradient_of)
+
+    return call
+
+
 @functools.cache
 def _expected() -> th.Tensor:
-    return _train(_here)
+    return _train(_caller(None, ()))
 
 
 def differences(student: Student, functions: Collection[str]) -> dict[str, str]:
@@ -118,13 +125,10 @@ def differences(student: Student, functions: Collection[str]) -> dict[str, str]:
 
 
 def _difference(student: Student, functions: Collection[str]) -> str:
-    def call(function: str, *arguments: Any, gradient_of: int | None = None) -> tuple[th.Tensor, th.Tensor | None]:
-        return (student.call if function in functions else _here)(function, *arguments, gradient_of=gradient_of)
-
     expected = _expected()
     try:
-        largest = float((_train(call) - expected).abs().max())
+        largest = float((_train(_caller(student, functions)) - expected).abs().max())
     # A wrong shape, a NaN
     except (StudentError, NotImplementedError, ValueError, RuntimeError, TypeError, IndexError) as error:
         return f"the training stopped: {error}"
-    return "" if largest <= TOLERANCE else f"it trains another policy: a parameter differs by {largest:.2g}"
+    return "" if largest <= _TOLERANCE else f"it trains another policy: a parameter differs by {largest:.2g}"

@@ -69,10 +69,10 @@ def check(path: Path) -> list[Result]:
         return _tests(student, hidden=False)
 
 
-def grade_all(folders: Sequence[Path], workers: int | None = None) -> Iterator[Grade]:
+def grade_all(folders: Sequence[Path], workers: int | None) -> Iterator[Grade]:
     """
     :param folders: folders of students
-    :param workers: number of students at the same time, by default one per CPU core
+    :param workers: number of students at the same time, ``None``: one per CPU core
     :return: the points of each one, as they come
     """
     paths = {name: _find(folder) for name, folder in by_name(folders).items()}
@@ -115,7 +115,7 @@ def _tests(student: Student, hidden: bool) -> list[Result]:
 
 def _find(folder: Path) -> Path:
     # Hand-ins may lie in a folder of their own. Without a file, there are no points
-    found = sorted(folder.rglob(FILE), key=lambda path: len(path.parts))
+    found = sorted(folder.rglob(FILE), key=lambda path: (len(path.parts), path))
     return found[0] if found else folder / FILE
 
 
