@@ -83,14 +83,17 @@ def _seeds(text: str) -> int | range:
     return int(text)
 
 
-def _check_extra() -> None:
+def check_extra() -> None:
+    """
+    :raises UsageError: if the packages for comparisons are not installed
+    """
     for package in ("rl_zoo3", "yaml", "rliable"):
         if importlib.util.find_spec(package) is None:
             raise missing_extra("compare", "compare")
 
 
 def _make_report(folder: Path) -> int:
-    _check_extra()
+    check_extra()
     from sb3_grpo.classroom.compare.report import make_report
 
     say(Text("Report: ", "bold"), str(make_report(folder)))
@@ -98,7 +101,7 @@ def _make_report(folder: Path) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    _check_extra()
+    check_extra()
     from sb3_grpo.classroom.compare.clips import pack_clips
     from sb3_grpo.classroom.compare.collect import collect, combine, pack
     from sb3_grpo.classroom.compare.experiment import seeds_in_words
@@ -117,7 +120,7 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    _check_extra()
+    check_extra()
     if args.list_presets:
         return _list_presets()
     # Imported only here and below, because other commands do not need these packages

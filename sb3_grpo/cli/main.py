@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     # Imported only here, where main handles Ctrl-C: this takes a while
     from sb3_grpo.cli.compare import add_compare
+    from sb3_grpo.cli.homework import add_homework
     from sb3_grpo.cli.lecture import add_lecture
     from sb3_grpo.cli.notebooks import add_notebooks
     from sb3_grpo.cli.text import add_text
@@ -49,6 +50,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add_compare(commands)
     add_lecture(commands)
     add_notebooks(commands)
+    add_homework(commands)
     return parser
 
 

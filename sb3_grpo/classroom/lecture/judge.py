@@ -1,7 +1,7 @@
 """Self-grading exercises: a student's answers are compared with the right ones."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -35,19 +35,7 @@ class Judge:
         :param right: the right function
         :param cases: the arguments of each call; put the one that is easiest to compute by hand first
         """
-        for number, arguments in enumerate(cases, 1):
-            wanted = _array(right(*deepcopy(arguments)))
-            try:
-                problem = _difference(student(*deepcopy(arguments)), wanted)
-            except NotImplementedError:
-                problem = "not written yet"
-                break
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem:
-                problem += _shown(arguments, number, len(cases))
-                break
-        self.note(name, problem)
+        self.note(name, problem_of(student, right, cases))
 
     def number(self, name: str, given: Any, right: float, tolerance: float = 1e-2) -> None:
         """
@@ -96,6 +84,45 @@ class Judge:
         print(f"{len(names)} of {self.n_exercises} exercises are right; {verdict}.")
         name = student.replace(";", ",").strip() or "?"
         return f"sb3-grpo {self.title}; {name}; {len(names)} of {self.n_exercises}; {' '.join(names)}"
+
+
+def problem_of(
+    student: Callable[..., Any],
+    right: Callable[..., Any],
+    cases: Sequence[Sequence[Any]],
+    mistakes: Mapping[str, Callable[..., Any]] | None = None,
+) -> str:
+    """
+    :param student: the student's function
+    :param right: the right function
+    :param cases: the arguments of each call
+    :param mistakes: functions with a common mistake, by what to say to students whose function returns the same in all cases
+    :return: what is wrong, empty if nothing is
+    """
+    for number, arguments in enumerate(cases, 1):
+        wanted = _array(right(*deepcopy(arguments)))
+        try:
+            problem = _difference(student(*deepcopy(arguments)), wanted)
+        except NotImplementedError:
+            return "not written yet"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}{_shown(arguments, number, len(cases))}"
+        if problem:
+            shown = _shown(arguments, number, len(cases))
+            return f"{_idea(student, cases, mistakes or {})}{problem}{shown}"
+    return ""
+
+
+def _idea(student: Callable[..., Any], cases: Sequence[Sequence[Any]], mistakes: Mapping[str, Callable[..., Any]]) -> str:
+    try:
+        answers = [student(*deepcopy(arguments)) for arguments in cases] if mistakes else []
+    except Exception:
+        return ""
+    for idea, wrong in mistakes.items():
+        expected = [_array(wrong(*deepcopy(arguments))) for arguments in cases]
+        if not any(_difference(answer, each) for answer, each in zip(answers, expected, strict=True)):
+            return f"{idea}: "
+    return ""
 
 
 def _is_number(given: Any) -> bool:

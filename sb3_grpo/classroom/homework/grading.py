@@ -1,0 +1,160 @@
+"""Points for students' functions: hidden tests, and a training that ends like the package's."""
+
+import csv
+import io
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+import torch as th
+
+from sb3_grpo.classroom.homework import equality
+from sb3_grpo.classroom.homework.exercises import EXERCISES
+from sb3_grpo.classroom.homework.student import FILE, Student
+from sb3_grpo.console import UsageError
+from sb3_grpo.utils.files import replace_text
+
+_NOT_TRIED = "not tried, because the function is not right yet"
+
+
+class Result(NamedTuple):
+    """
+    What a test says.
+
+    :param name: name of the test
+    :param points: points for it
+    :param possible: maximum of them
+    :param problem: what is wrong, empty if nothing is
+    """
+
+    name: str
+    points: int
+    possible: int
+    problem: str
+
+
+class Grade(NamedTuple):
+    """
+    The points of a student.
+
+    :param student: name of the folder
+    :param results: what each test says
+    """
+
+    student: str
+    results: list[Result]
+
+    @property
+    def points(self) -> int:
+        return sum(each.points for each in self.results)
+
+    @property
+    def possible(self) -> int:
+        return sum(each.possible for each in self.results)
+
+
+def check(path: Path) -> list[Result]:
+    """
+    Try the visible tests.
+
+    :param path: file with a student's functions
+    :return: what each test says
+    """
+    with Student(path, quiet=False) as student:
+        return _tests(student, hidden=False)
+
+
+def grade_all(folders: Sequence[Path], workers: int | None) -> Iterator[Grade]:
+    """
+    :param folders: folders of students
+    :param workers: number of students at the same time, ``None``: one per CPU core
+    :return: the points of each one, as they come
+    """
+    paths = {name: _find(folder) for name, folder in by_name(folders).items()}
+    workers = min(workers or os.cpu_count() or 1, len(paths))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            for future in as_completed([pool.submit(grade, name, path) for name, path in paths.items()]):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def grade(name: str, path: Path) -> Grade:
+    """
+    :param name: name of the student
+    :param path: the student's file
+    :return: the points
+    """
+    th.set_num_threads(1)
+    with Student(path) as student:
+        results = _tests(student, hidden=True)
+        wrong = {exercise.function for exercise, each in zip(EXERCISES, results, strict=True) if each.problem}
+        found = equality.differences(student, [function for function in equality.POINTS if function not in wrong])
+    for function, possible in equality.POINTS.items():
+        problem = found.get(function, _NOT_TRIED)
+        results.append(Result(f"{function}, training", 0 if problem else possible, possible, problem))
+    return Grade(name, results)
+
+
+def _tests(student: Student, hidden: bool) -> list[Result]:
+    results: list[Result] = []
+    for exercise in EXERCISES:
+        # The gradient of a function comes after its values
+        wrong = {each.name for each in results if each.problem}
+        problem = _NOT_TRIED if exercise.function in wrong else exercise.problem(student, hidden)
+        results.append(Result(exercise.name, 0 if problem else exercise.points, exercise.points, problem))
+    return results
+
+
+def _find(folder: Path) -> Path:
+    # Hand-ins may lie in a folder of their own. Without a file, there are no points
+    found = sorted(folder.rglob(FILE), key=lambda path: (len(path.parts), path))
+    return found[0] if found else folder / FILE
+
+
+def by_name(folders: Sequence[Path]) -> dict[str, Path]:
+    """
+    :param folders: folders of students
+    :return: the same by the names of the students
+    :raises UsageError: if two are the same
+    """
+    named = {folder.resolve().name: folder for folder in folders}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"There is no folder {folder}")
+        if named[folder.resolve().name] != folder:
+            raise UsageError(f"{folder} and {named[folder.resolve().name]} have the same name, which is that of the student")
+    return named
+
+
+def points_csv(grades: Sequence[Grade]) -> str:
+    """
+    :param grades: points of students
+    :return: a table with one row for each
+    """
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["student", "points", "of", *(result.name for result in grades[0].results)])
+    for each in sorted(grades):
+        writer.writerow([each.student, each.points, each.possible, *(result.points for result in each.results)])
+    return table.getvalue()
+
+
+def write_gradescope(grade: Grade, path: Path) -> None:
+    """
+    :param grade: points of a student
+    :param path: the file, in the format of Gradescope's ``results.json``
+    """
+    tests = [
+        {"name": each.name, "score": each.points, "max_score": each.possible, "output": each.problem or "right"}
+        for each in grade.results
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps({"score": grade.points, "tests": tests}, indent=2) + "\n", durable=False)
