@@ -92,9 +92,9 @@ def critic_memory() -> str:
     lines = []
     for subject, figures in read_result("critic_memory.json")["medians"].items():
         task, _, critic = subject.partition(", ")
-        algo = "GRPO" if critic == "no critic" else "PPO"
+        who = "GRPO, no critic network" if critic == "no critic" else f"PPO, {critic}"
         millions = f"{figures['parameters_millions']:.1f}"
-        lines.append([labels[task], f"{algo}, {critic}", millions, f"{figures['training_mib']:.0f}"])
+        lines.append([labels[task], who, millions, f"{figures['training_mib']:.0f}"])
     return markdown(["", "", "parameters, millions", "memory of training, MiB"], lines)
 
 

@@ -1,7 +1,7 @@
 """
 A pretrained language model learns tasks from their verifiers: ``python -m benchmarks.language_model.learning``.
 
-SmolLM2-135M-Instruct with LoRA, on the tasks of ``tasks.py``: GRPO as in its paper, DAPO, Dr. GRPO, and TRL's ``GRPOTrainer``
+SmolLM2-135M-Instruct with LoRA, on the tasks of ``tasks.py``: GRPO (paper), DAPO, Dr. GRPO, and TRL's ``GRPOTrainer``
 (``--variant trl``, needs ``pip install trl``). Each run has a process of its own with one torch thread, and appends a row to
 ``benchmarks/results/language_model/learning.jsonl``; what has a row is not run again. Seconds are CPU seconds without those
 of evaluations. Tasks with several turns: ``--task guess_number calculator --variant dapo``.

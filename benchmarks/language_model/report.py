@@ -15,7 +15,7 @@ from benchmarks.language_model.tasks import ONE_TURN, SEVERAL_TURNS
 from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
 
-NAMES = {"grpo": "GRPO, as in its paper", "dapo": "DAPO", "dr_grpo": "Dr. GRPO", "trl": "TRL"}
+NAMES = {"grpo": "GRPO (paper)", "dapo": "DAPO", "dr_grpo": "Dr. GRPO", "trl": "TRL"}
 N_SHOWN = 3
 # Columns of curves
 _TOKENS, _COMPLETIONS, _SECONDS, _ACCURACY = range(4)

@@ -1,1 +1,1 @@
-"""What each of DAPO's changes is worth, from GRPO as in its paper to DAPO, and how large a group should be."""
+"""What each of DAPO's changes is worth, from GRPO (paper) to DAPO, and how large a group should be."""

@@ -1,7 +1,7 @@
 """
 What each of DAPO's changes is worth: ``python -m benchmarks.switches.run``.
 
-GRPO as in its paper, DAPO, and combinations in between. Each run is a process with one torch thread; its row is appended to
+GRPO (paper), DAPO, and combinations in between. Each run is a process with one torch thread; its row is appended to
 ``benchmarks/results/switches.jsonl`` when it ends. Continues where it was interrupted.
 """
 

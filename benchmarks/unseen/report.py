@@ -49,7 +49,7 @@ LABELS = {
     "ppo-16-norm-1e-3": "PPO, 16 copies, 1e-3, normalised",
     "a2c": "A2C",
     "trpo": "TRPO",
-    "grpo-paper": "GRPO-paper",
+    "grpo-paper": "GRPO (paper)",
     "grpo": "GRPO",
     "dapo": "DAPO",
 }
@@ -268,7 +268,7 @@ def ablation(name: str, design: str) -> str:
     """
     found = rows()
     whole = select(found, name, design)
-    labels = {"grpo": "defaults", **{part: label for part, (label, _) in PARTS.items()}, "grpo-paper": "GRPO-paper"}
+    labels = {"grpo": "defaults", **{part: label for part, (label, _) in PARTS.items()}, "grpo-paper": "GRPO (paper)"}
     of = {"grpo": whole.of.get("grpo", {}), **{part: select(found, name, part).of.get("grpo", {}) for part in PARTS}}
     of = {part: runs for part, runs in (of | {"grpo-paper": whole.of.get("grpo-paper", {})}).items() if runs}
     for part, (_, changes) in PARTS.items():

@@ -240,7 +240,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         net_arch = self.policy_kwargs.get("net_arch")
         if isinstance(net_arch, dict) and any(layers for key, layers in net_arch.items() if key != "pi"):
             warn_user(
-                f"Only the layers pi of net_arch={net_arch} are used: there is no critic. Write net_arch=dict(pi=[...])."
+                f"Only the layers pi of net_arch={net_arch} are used, as there is no critic network: write "
+                "net_arch=dict(pi=[...])."
             )
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:

@@ -1,6 +1,6 @@
 """
-Values without a critic: returns are fitted to features of the states in closed form (Bayesian linear regression, no network,
-no gradient step), and what the states explain of them is subtracted.
+Values without a critic network: returns are fitted to features of the states in closed form (Bayesian linear regression, no
+gradient step), and what the states explain of them is subtracted.
 
 References: [RFF] Rahimi and Recht, Random features for large-scale kernel machines (2007), [rllab] arXiv:1604.06778, whose
 linear baseline this extends.

@@ -471,7 +471,7 @@ class GRPO(OnGroupAlgorithm):
         gamma = self.gamma
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
-            # There is no critic: V is a regression on the states
+            # There is no critic network: V is a regression on the states
             rewards, explained = self.value_regression.residuals(self.policy.state_features, batch, rewards, gamma)
             if explained is not None:
                 self.logger.record("train/regression_r2", explained)

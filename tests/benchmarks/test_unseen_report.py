@@ -175,6 +175,6 @@ def test_the_section_of_a_list_and_all_designs_that_it_was_looked_at_with(monkey
     assert "(../images/unseen_test.svg)" in text and ">GRPO<" in (tmp_path / "unseen_test.svg").read_text()
     assert "run on this list: 2. *A*: GRPO " in text and '*B* (`{"batch_size": 64}`): GRPO ' in text
     # The newest runs of the paper's settings, which are no look at the list
-    assert cells_of(text[text.index("|  |") : text.index("\n\n:::")], "GRPO-paper")["IQM"]
+    assert cells_of(text[text.index("|  |") : text.index("\n\n:::")], "GRPO (paper)")["IQM"]
     with pytest.raises(SystemExit, match=r"No runs of C on the list test\. Designs: A, B"):
         report.section("test", "C")

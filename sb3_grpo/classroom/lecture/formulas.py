@@ -7,6 +7,8 @@ import latex2mathml.converter
 
 # Operators after which a minus is a sign, as in "= -1". The converter does not mark it, and browsers take it for a difference
 _BEFORE_SIGN = "|".join(f"&#x{ord(each):05X};" for each in "=,([{<>/\N{MIDDLE DOT}\N{LEFTWARDS ARROW}")
+# An exponent to the converter; a prime is raised as it is, and would be hard to see
+_PRIME = re.compile("<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
 _BAR = re.compile(f'<mo(?: stretchy="false")?>(&#x{ord("|"):05X};</mo>)')
 
 
@@ -22,6 +24,7 @@ def math(latex: str, display: bool = False) -> str:
     formula = re.sub(rf"(<mo[^>]*>(?:{_BEFORE_SIGN})</mo>)<mo>&#x02212;</mo>", r'\1<mo form="prefix">&#x02212;</mo>', formula)
     # The converter gives names such as "min", and the bars of a norm, the spacing of a relation
     formula = re.sub(r"<mo>([A-Za-z]{2,})</mo>(<mo )?", _name, formula)
+    formula = _PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', formula)
     formula = _BAR.sub(r'<mo lspace="0" rspace="0" stretchy="false">\1', formula)
     # Allow a line break at a large space, if the line is too short
     first, *others = formula.split('<mspace width="2em" />') if display else [formula]

@@ -178,8 +178,8 @@ def test_seeds_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("name", "package", "n_runs", "variants"),
     [
-        ("class", "minatar", 24, ["ppo", "GRPO as in the paper", "grpo", "dapo"]),
-        ("homework", "gymnasium", 120, ["ppo", "GRPO as in the paper", "grpo", "dapo"]),
+        ("class", "minatar", 24, ["ppo", "GRPO (paper)", "grpo", "dapo"]),
+        ("homework", "gymnasium", 120, ["ppo", "GRPO (paper)", "grpo", "dapo"]),
         ("lunch", "ale_py", 8, ["ppo", "trpo", "grpo", "dapo"]),
     ],
 )

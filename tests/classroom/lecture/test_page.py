@@ -1,15 +1,24 @@
 """The page as a whole; what single widgets do is tested beside this file."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from sb3_grpo.classroom.lecture.formulas import math
 from sb3_grpo.cli.main import main
 from tests.browser import Opened, serious_findings
 
 MAX_BYTES = 1_500_000
+# Letters are as wide in a font that is not there as in the one that takes its place
+_HAS_FONT = """(font) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    const width = (family) => { pen.font = `40px ${family}`; return pen.measureText("\u221axyz").width; };
+    return width(`"${font}", monospace`) !== width("monospace");
+}"""
 
 
 def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,11 +53,27 @@ def test_no_sideways_scrolling_and_no_formula_is_cut_off_at_its_foot(opened: Any
         (r"= \max_a r", '<mo>&#x0003D;</mo><msub><mo lspace="0" rspace="0.17em">max</mo>'),
         (r"|o|", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
         (r"\lvert o \rvert", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
+        # As large as the letter, not raised a second time
+        (r"\theta'", '<mrow><mi>&#x003B8;</mi><mo lspace="0" rspace="0">&#x02032;</mo></mrow>'),
         (r"a \qquad b", "<mi>a</mi></mrow></math><math"),
     ],
 )
 def test_spaces_of_formulas(latex: str, expected: str) -> None:
     assert expected in math(latex, display=True)
+
+
+def test_roots_reach_from_the_top_of_what_they_cover_to_its_foot(opened: Any) -> None:
+    fonts = "DejaVu Math TeX Gyre", "Latin Modern Math", "STIX Two Math", "Cambria Math"
+    if not any(opened.evaluate(_HAS_FONT, font) for font in fonts):
+        pytest.skip("needs a font for mathematics: apt-get install fonts-dejavu-extra")
+    for root in opened.locator("msqrt:visible").all():
+        root.scroll_into_view_if_needed()
+        sign, covered = root.bounding_box(), root.locator("> *").bounding_box()
+        assert sign and covered and sign["x"] + sign["width"] >= covered["x"] + covered["width"]
+        strip = {"x": sign["x"], "y": sign["y"] - 5, "width": covered["x"] - sign["x"], "height": sign["height"] + 10}
+        ink = imread(BytesIO(opened.screenshot(clip=strip)))[..., 0].min(axis=1) < 0.7
+        rows = np.flatnonzero(ink)
+        assert rows[-1] - rows[0] >= covered["height"] - 2, root.text_content()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
