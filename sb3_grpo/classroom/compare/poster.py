@@ -1,0 +1,228 @@
+"""``sb3-grpo compare poster``: a finished comparison on one page that can be read from two metres."""
+
+import base64
+import io
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import rc_context
+from PIL import Image
+
+from sb3_grpo.classroom.compare import curves, figures
+from sb3_grpo.classroom.compare.clips import Clip, env_clip
+from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.findings import listed
+from sb3_grpo.classroom.compare.report import Report, facts_of, machines_of, seeds_each
+from sb3_grpo.classroom.compare.results import Results
+from sb3_grpo.classroom.compare.statistics import MIN_SEEDS, iqm_interval
+from sb3_grpo.classroom.compare.tables import threshold_of
+from sb3_grpo.classroom.pictures import NO_DATE, drawing
+from sb3_grpo.console import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+# Width and height in inches, of equal width: letters have the same size on both
+SIZES = {"16:9": (16.54, 9.30), "a3": (16.54, 11.69)}
+MAX_ENVS = 9
+# In points: text to be read, labels, and what only those read who come close
+_TEXT, _LABEL, _SMALL = 24.0, 18.0, 11.0
+_MARGIN = 36.0
+_RC: dict[Any, Any] = {
+    "font.size": _LABEL,
+    "axes.titlesize": 20.0,
+    "axes.labelsize": _LABEL,
+    "lines.linewidth": 3.5,
+    "lines.markersize": 10.0,
+    # Text stays text
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "poster",
+}
+
+
+def make_posters(folder: Path, sizes: Sequence[str] = tuple(SIZES)) -> list[Path]:
+    """
+    :param folder: folder of the experiment
+    :param sizes: keys of ``SIZES``
+    :return: the posters, each as PDF and SVG, next to the report
+    :raises UsageError: if runs are unfinished, or there are too many environments for a page
+    """
+    results = collect(folder)
+    _check(results)
+    report = Report(results)
+    paths = []
+    with drawing(), rc_context(_RC):
+        for size in sizes:
+            figure = _draw(report, *SIZES[size])
+            for suffix, metadata in ((".pdf", {"CreationDate": None}), (".svg", NO_DATE)):
+                paths.append(folder / f"poster-{size.replace(':', 'x')}{suffix}")
+                figure.savefig(paths[-1], metadata=metadata)
+    return paths
+
+
+def _check(results: Results) -> None:
+    unfinished = results.planned[results.planned.status != "done"]
+    if not unfinished.empty:
+        runs = [f"{run.env}, {run.variant}, seed {run.seed} ({run.status})" for run in unfinished.itertuples()]
+        rest = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+        raise UsageError(
+            f"{results.folder}: {results.progress()}, and a poster is for finished comparisons. To do: "
+            f"{'; '.join(runs[:5])}{rest}. Run the command of the comparison again, or look at the results so far with "
+            "sb3-grpo compare report"
+        )
+    if len(results.envs) > MAX_ENVS:
+        raise UsageError(
+            f"{results.folder} has {len(results.envs)} environments, and a poster has room for {MAX_ENVS}: "
+            "see all of them with sb3-grpo compare report"
+        )
+
+
+class _Page:
+    """A figure with texts above and below, one after the other, that leave the room between them to the panels."""
+
+    def __init__(self, width: float, height: float):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        # A dot is a point
+        self.figure: Figure = Figure(figsize=(width, height), dpi=72.0, layout="constrained")
+        # Knows how wide texts are
+        FigureCanvasAgg(self.figure)
+        self.width, self.height = 72.0 * width, 72.0 * height
+        self.room = self.width - 2 * _MARGIN
+        self.top, self.bottom = self.height - _MARGIN, _MARGIN
+
+    def add(self, text: str, sizes: Sequence[float], n_lines: int = 1, at_top: bool = True, **kwargs: Any) -> None:
+        """
+        :param text: a text, to be broken into lines
+        :param sizes: sizes of its letters, in points: the first with which it takes no more lines, or the last one
+        :param n_lines: how many lines
+        :param at_top: put it below what is at the top already, otherwise above what is at the bottom
+        :param kwargs: for matplotlib
+        """
+        y, align = (self.top, "top") if at_top else (self.bottom, "bottom")
+        drawn = self.figure.text(_MARGIN / self.width, y / self.height, "", va=align, linespacing=1.2, **kwargs)
+        for size in sizes:
+            drawn.set_size(size)
+            for n_letters in range(int(self.room / (0.45 * size)), 1, -1):
+                lines = textwrap.wrap(text, n_letters, break_on_hyphens=False)
+                drawn.set_text("\n".join(lines))
+                if drawn.get_window_extent().width <= self.room:
+                    break
+            if len(lines) <= n_lines:
+                break
+        taken = drawn.get_window_extent().height + 8.0
+        self.top, self.bottom = (self.top - taken, self.bottom) if at_top else (self.top, self.bottom + taken)
+
+    def add_legend(self, axes: "Axes") -> None:
+        """
+        Explain lines below what is at the top.
+
+        :param axes: with the lines
+        """
+        handles, names = axes.get_legend_handles_labels()
+        where = (_MARGIN / self.width, self.top / self.height)
+        kind = {"frameon": False, "borderpad": 0.0, "borderaxespad": 0.0, "handlelength": 3.0, "fontsize": _TEXT}
+        for n_columns in range(len(names), 0, -1):
+            drawn = self.figure.legend(handles, names, loc="upper left", bbox_to_anchor=where, ncols=n_columns, **kind)
+            if n_columns == 1 or drawn.get_window_extent().width <= self.room:
+                break
+            drawn.remove()
+        self.top -= drawn.get_window_extent().height + 8.0
+
+    def finish(self) -> "Figure":
+        """
+        Give the panels the room that is left.
+
+        :return: the figure
+        """
+        left, low = _MARGIN / self.width, self.bottom / self.height
+        self.figure.get_layout_engine().set(rect=(left, low, 1.0 - 2 * left, self.top / self.height - low))
+        return self.figure
+
+
+def _draw(report: Report, width: float, height: float) -> "Figure":
+    results, page = report.results, _Page(width, height)
+    budgets = sorted({results.experiment["timesteps"][env] for env in results.envs})
+    facts, same_machine = dict(facts_of(results)), len(machines_of(results)) < 2
+    env, clip = next(((env, clip) for env in results.envs if (clip := env_clip(results, env))), ("", None))
+    panels, *stills = np.atleast_1d(page.figure.subfigures(1, 2 if clip else 1, width_ratios=[4, 1] if clip else None))
+    axes = _draw_panels(panels, report, same_machine)
+    where = listed(results.envs) if len(results.envs) < 3 else f"{len(results.envs)} environments"
+    page.add(f"{listed(results.variants)} on {where}", (40.0, 36.0, 32.0, 28.0), weight="bold")
+    page.add(report.headline, (36.0, 32.0, 28.0, _TEXT), n_lines=2)
+    page.add_legend(axes)
+    page.add(" ".join(f"{name}: {facts[name]}." for name in ("Command", "Versions") if name in facts), [_SMALL], at_top=False)
+    notes = [
+        f"{seeds_each(results)}, {' to '.join(f'{each:,}' for each in dict.fromkeys((budgets[0], budgets[-1])))} steps.",
+        f"Lines: interquartile mean of the seeds with its 95% interval (from {MIN_SEEDS} seeds on), and thin, each seed.",
+        f"Beside them: returns at the end{', and at equal time, that of the fastest' if same_machine else ''}.",
+    ]
+    if clip:
+        _draw_stills(stills[0], clip)
+        notes.append(f"Pictures: {env}, untrained and trained.")
+    page.add(" ".join(notes), [_LABEL], at_top=False)
+    return page.finish()
+
+
+def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Axes":
+    """
+    Draw the learning curves on each environment, and beside them the final scores and those at equal time.
+
+    :param figure: where
+    :param report: report of the comparison
+    :param same_machine: whether seconds compare
+    :return: the axes with the curves of the first environment
+    """
+    results = report.results
+    n_columns = {1: 1, 2: 2, 4: 2}.get(len(results.envs), 3)
+    beside = 0.5 + 0.25 * len(results.variants)
+    ratios = [5.0, beside, beside] if same_machine else [5.0, beside]
+    grid = figure.subplots(
+        -(-len(results.envs) // n_columns), n_columns * len(ratios), squeeze=False, width_ratios=ratios * n_columns
+    )
+    cells = grid.reshape(-1, len(ratios))
+    for env, (axes, final, *equal) in zip(results.envs, cells, strict=False):
+        mode = results.main_mode(env)
+        lines = curves.over_steps(results, env)
+        figures.draw_curves(axes, lines, report.look, threshold_of(env), 3, every_run=True)
+        axes.set_title(env, loc="left")
+        axes.locator_params("y", nbins=4)
+        scores = {name: results.final_scores(env, name, mode) for name in results.variants}
+        seconds = results.shortest_time(env)
+        early = {name: results.returns_after(env, name, mode, seconds) for name in results.variants}
+        if not any(np.isnan(line.band.low).all() for line in lines):
+            # Intervals and scores decide: a single run that was far below for a while would leave no height to the others
+            shown = np.concatenate([*scores.values(), *early.values(), *(np.ravel(line.band) for line in lines)])
+            if margin := 0.05 * np.ptp(shown):
+                axes.set_ylim(shown.min() - margin, shown.max() + margin)
+        for where, values, label in zip((final, *equal), (scores, early), ("End", _time(seconds)), strict=False):
+            where.sharey(axes)
+            with rc_context({"lines.markersize": 7.0}):
+                finals = {name: (each, iqm_interval([each])) for name, each in values.items()}
+                figures.draw_finals(where, finals, report.look, label)
+    for axes in cells[len(results.envs) :].flat:
+        axes.remove()
+    figure.supxlabel("Environment steps", size=_LABEL)
+    figure.supylabel("Return", size=_LABEL)
+    first: Axes = cells[0, 0]
+    return first
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1000.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds:.{1 if seconds < 10.0 else 0}f} s"
+
+
+def _draw_stills(figure: "SubFigure", clip: Clip) -> None:
+    """The last images of up to four agents, one below the other."""
+    panels = clip.panels[:4]
+    for axes, panel in zip(figure.subplots(len(panels), squeeze=False).flat, panels, strict=True):
+        axes.set_title(textwrap.fill(panel.name, 18), size=_LABEL)
+        axes.imshow(Image.open(io.BytesIO(base64.b64decode(panel.still.partition(",")[2]))))
+        axes.axis("off")
