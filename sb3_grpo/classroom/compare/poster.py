@@ -34,7 +34,7 @@ _TEXT, _LABEL, _SMALL = 24.0, 18.0, 11.0
 _MARGIN = 36.0
 _RC: dict[Any, Any] = {
     "font.size": _LABEL,
-    "axes.titlesize": 20.0,
+    "axes.titlesize": _LABEL,
     "axes.labelsize": _LABEL,
     "lines.linewidth": 3.5,
     "lines.markersize": 10.0,
@@ -150,7 +150,9 @@ def _draw(report: Report, width: float, height: float) -> "Figure":
     budgets = sorted({results.experiment["timesteps"][env] for env in results.envs})
     facts, same_machine = dict(facts_of(results)), len(machines_of(results)) < 2
     env, clip = next(((env, clip) for env in results.envs if (clip := env_clip(results, env))), ("", None))
-    panels, *stills = np.atleast_1d(page.figure.subfigures(1, 2 if clip else 1, width_ratios=[4, 1] if clip else None))
+    # The more panels there are, the less room for stills
+    ratios = [2 * min(len(results.envs), 3), 1] if clip else [1]
+    panels, *stills = np.atleast_1d(page.figure.subfigures(1, len(ratios), width_ratios=ratios))
     axes = _draw_panels(panels, report, same_machine)
     where = listed(results.envs) if len(results.envs) < 3 else f"{len(results.envs)} environments"
     page.add(f"{listed(results.variants)} on {where}", (40.0, 36.0, 32.0, 28.0), weight="bold")
@@ -159,8 +161,9 @@ def _draw(report: Report, width: float, height: float) -> "Figure":
     page.add(" ".join(f"{name}: {facts[name]}." for name in ("Command", "Versions") if name in facts), [_SMALL], at_top=False)
     notes = [
         f"{seeds_each(results)}, {' to '.join(f'{each:,}' for each in dict.fromkeys((budgets[0], budgets[-1])))} steps.",
-        f"Lines: interquartile mean of the seeds with its 95% interval (from {MIN_SEEDS} seeds on), and thin, each seed.",
-        f"Beside them: returns at the end{', and at equal time, that of the fastest' if same_machine else ''}.",
+        f"Thick lines: interquartile mean of the seeds, with its 95% interval (from {MIN_SEEDS} seeds on).",
+        "Thin: each seed.",
+        f"Beside: returns at the end{', and at equal time, that of the fastest' if same_machine else ''}.",
     ]
     if clip:
         _draw_stills(stills[0], clip)
@@ -180,8 +183,8 @@ def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Ax
     """
     results = report.results
     n_columns = {1: 1, 2: 2, 4: 2}.get(len(results.envs), 3)
-    beside = 0.5 + 0.25 * len(results.variants)
-    ratios = [5.0, beside, beside] if same_machine else [5.0, beside]
+    beside = 0.8 + 0.25 * len(results.variants)
+    ratios = [4.5, beside, beside] if same_machine else [4.5, beside]
     grid = figure.subplots(
         -(-len(results.envs) // n_columns), n_columns * len(ratios), squeeze=False, width_ratios=ratios * n_columns
     )
@@ -190,7 +193,8 @@ def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Ax
         mode = results.main_mode(env)
         lines = curves.over_steps(results, env)
         figures.draw_curves(axes, lines, report.look, threshold_of(env), 3, every_run=True)
-        axes.set_title(env, loc="left")
+        if len(results.envs) > 1:
+            axes.set_title(env, loc="left")
         axes.locator_params("y", nbins=4)
         scores = {name: results.final_scores(env, name, mode) for name in results.variants}
         seconds = results.shortest_time(env)
@@ -202,7 +206,7 @@ def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Ax
                 axes.set_ylim(shown.min() - margin, shown.max() + margin)
         for where, values, label in zip((final, *equal), (scores, early), ("End", _time(seconds)), strict=False):
             where.sharey(axes)
-            with rc_context({"lines.markersize": 7.0}):
+            with rc_context({"lines.markersize": 5.0 + 6.0 / n_columns}):
                 finals = {name: (each, iqm_interval([each])) for name, each in values.items()}
                 figures.draw_finals(where, finals, report.look, label)
     for axes in cells[len(results.envs) :].flat:
@@ -223,6 +227,6 @@ def _draw_stills(figure: "SubFigure", clip: Clip) -> None:
     """The last images of up to four agents, one below the other."""
     panels = clip.panels[:4]
     for axes, panel in zip(figure.subplots(len(panels), squeeze=False).flat, panels, strict=True):
-        axes.set_title(textwrap.fill(panel.name, 18), size=_LABEL)
+        axes.set_title(textwrap.fill(panel.name, 15), size=_LABEL)
         axes.imshow(Image.open(io.BytesIO(base64.b64decode(panel.still.partition(",")[2]))))
         axes.axis("off")
