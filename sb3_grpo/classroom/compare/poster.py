@@ -23,7 +23,7 @@ from sb3_grpo.classroom.pictures import NO_DATE, drawing
 from sb3_grpo.console import UsageError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure, SubFigure
 
 # Width and height in inches, of equal width: letters have the same size on both
@@ -89,7 +89,7 @@ class _Page:
         from matplotlib.figure import Figure
 
         # A dot is a point
-        self.figure: Figure = Figure(figsize=(width, height), dpi=72.0, layout="constrained")
+        self.figure: Figure = Figure(figsize=(width, height), dpi=72.0)
         # Knows how wide texts are
         FigureCanvasAgg(self.figure)
         self.width, self.height = 72.0 * width, 72.0 * height
@@ -107,7 +107,7 @@ class _Page:
         y, align = (self.top, "top") if at_top else (self.bottom, "bottom")
         drawn = self.figure.text(_MARGIN / self.width, y / self.height, "", va=align, linespacing=1.2, **kwargs)
         for size in sizes:
-            drawn.set_size(size)
+            drawn.set_fontsize(size)
             for n_letters in range(int(self.room / (0.45 * size)), 1, -1):
                 lines = textwrap.wrap(text, n_letters, break_on_hyphens=False)
                 drawn.set_text("\n".join(lines))
@@ -118,30 +118,22 @@ class _Page:
         taken = drawn.get_window_extent().height + 8.0
         self.top, self.bottom = (self.top - taken, self.bottom) if at_top else (self.top, self.bottom + taken)
 
-    def add_legend(self, axes: "Axes") -> None:
-        """
-        Explain lines below what is at the top.
-
-        :param axes: with the lines
-        """
-        handles, names = axes.get_legend_handles_labels()
-        where = (_MARGIN / self.width, self.top / self.height)
-        kind = {"frameon": False, "borderpad": 0.0, "borderaxespad": 0.0, "handlelength": 3.0, "fontsize": _TEXT}
-        for n_columns in range(len(names), 0, -1):
-            drawn = self.figure.legend(handles, names, loc="upper left", bbox_to_anchor=where, ncols=n_columns, **kind)
+    def add_legend(self, lines: "dict[str, Artist]") -> None:
+        """Explain lines, by their names, below what is at the top already."""
+        kind: dict[str, Any] = {"frameon": False, "borderpad": 0.0, "borderaxespad": 0.0, "handlelength": 3.0}
+        kind |= {"loc": "upper left", "bbox_to_anchor": (_MARGIN / self.width, self.top / self.height), "fontsize": _TEXT}
+        for n_columns in range(len(lines), 0, -1):
+            drawn = self.figure.legend(lines.values(), lines, ncols=n_columns, **kind)
             if n_columns == 1 or drawn.get_window_extent().width <= self.room:
                 break
             drawn.remove()
         self.top -= drawn.get_window_extent().height + 8.0
 
     def finish(self) -> "Figure":
-        """
-        Give the panels the room that is left.
-
-        :return: the figure
-        """
+        """Give the panels the room that is left."""
         left, low = _MARGIN / self.width, self.bottom / self.height
-        self.figure.get_layout_engine().set(rect=(left, low, 1.0 - 2 * left, self.top / self.height - low))
+        rect = (left, low, 1.0 - 2 * left, self.top / self.height - low)
+        self.figure.set_layout_engine("constrained", rect=rect)
         return self.figure
 
 
@@ -152,12 +144,12 @@ def _draw(report: Report, width: float, height: float) -> "Figure":
     env, clip = next(((env, clip) for env in results.envs if (clip := env_clip(results, env))), ("", None))
     # The more panels there are, the less room for stills
     ratios = [2 * min(len(results.envs), 3), 1] if clip else [1]
-    panels, *stills = np.atleast_1d(page.figure.subfigures(1, len(ratios), width_ratios=ratios))
-    axes = _draw_panels(panels, report, same_machine)
+    panels, *stills = page.figure.subfigures(1, len(ratios), squeeze=False, width_ratios=ratios)[0]
+    drawn = _draw_panels(panels, report, same_machine)
     where = listed(results.envs) if len(results.envs) < 3 else f"{len(results.envs)} environments"
     page.add(f"{listed(results.variants)} on {where}", (40.0, 36.0, 32.0, 28.0), weight="bold")
     page.add(report.headline, (36.0, 32.0, 28.0, _TEXT), n_lines=2)
-    page.add_legend(axes)
+    page.add_legend(drawn)
     page.add(" ".join(f"{name}: {facts[name]}." for name in ("Command", "Versions") if name in facts), [_SMALL], at_top=False)
     notes = [
         f"{seeds_each(results)}, {' to '.join(f'{each:,}' for each in dict.fromkeys((budgets[0], budgets[-1])))} steps.",
@@ -172,14 +164,9 @@ def _draw(report: Report, width: float, height: float) -> "Figure":
     return page.finish()
 
 
-def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Axes":
+def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "dict[str, Artist]":
     """
-    Draw the learning curves on each environment, and beside them the final scores and those at equal time.
-
-    :param figure: where
-    :param report: report of the comparison
-    :param same_machine: whether seconds compare
-    :return: the axes with the curves of the first environment
+    Draw the learning curves on each environment, and beside them the final scores, and those at equal time if seconds compare.
     """
     results = report.results
     n_columns = {1: 1, 2: 2, 4: 2}.get(len(results.envs), 3)
@@ -189,16 +176,18 @@ def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Ax
         -(-len(results.envs) // n_columns), n_columns * len(ratios), squeeze=False, width_ratios=ratios * n_columns
     )
     cells = grid.reshape(-1, len(ratios))
+    drawn: dict[str, Artist] = {}
     for env, (axes, final, *equal) in zip(results.envs, cells, strict=False):
-        mode = results.main_mode(env)
+        mode, names = results.main_mode(env), curves.with_runs(results, env)
         lines = curves.over_steps(results, env)
         figures.draw_curves(axes, lines, report.look, threshold_of(env), 3, every_run=True)
+        drawn |= {name: line for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
         if len(results.envs) > 1:
             axes.set_title(env, loc="left")
         axes.locator_params("y", nbins=4)
-        scores = {name: results.final_scores(env, name, mode) for name in results.variants}
+        scores = {name: results.final_scores(env, name, mode) for name in names}
         seconds = results.shortest_time(env)
-        early = {name: results.returns_after(env, name, mode, seconds) for name in results.variants}
+        early = {name: results.returns_after(env, name, mode, seconds) for name in names}
         if not any(np.isnan(line.band.low).all() for line in lines):
             # Intervals and scores decide: a single run that was far below for a while would leave no height to the others
             shown = np.concatenate([*scores.values(), *early.values(), *(np.ravel(line.band) for line in lines)])
@@ -213,8 +202,7 @@ def _draw_panels(figure: "SubFigure", report: Report, same_machine: bool) -> "Ax
         axes.remove()
     figure.supxlabel("Environment steps", size=_LABEL)
     figure.supylabel("Return", size=_LABEL)
-    first: Axes = cells[0, 0]
-    return first
+    return drawn
 
 
 def _time(seconds: float) -> str:
