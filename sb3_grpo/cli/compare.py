@@ -57,6 +57,14 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     report.add_argument("folder", type=Path, help="folder of the comparison")
     report.set_defaults(run=lambda args: _make_report(args.folder))
+    poster = others.add_parser(
+        "poster",
+        help="draw a wall poster of a finished comparison",
+        description="Draw a wall poster of a finished comparison, as PDF and SVG.",
+    )
+    poster.add_argument("folder", type=Path, help="folder of the comparison")
+    poster.add_argument("--size", choices=["16:9", "a3"], help="only this size (default: both)")
+    poster.set_defaults(run=_make_posters)
     pack = others.add_parser(
         "pack",
         help="pack the results of a comparison, or of several folders, into a few small files",
@@ -97,6 +105,15 @@ def _make_report(folder: Path) -> int:
     from sb3_grpo.classroom.compare.report import make_report
 
     say(Text("Report: ", "bold"), str(make_report(folder)))
+    return OK
+
+
+def _make_posters(args: argparse.Namespace) -> int:
+    _check_extra()
+    from sb3_grpo.classroom.compare.poster import SIZES, make_posters
+
+    for path in make_posters(args.folder, [args.size] if args.size else [*SIZES]):
+        say(Text("Poster: ", "bold"), str(path))
     return OK
 
 

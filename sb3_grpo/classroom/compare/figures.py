@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 
 from sb3_grpo.classroom.compare.curves import Line
 from sb3_grpo.classroom.compare.statistics import Interval
@@ -96,52 +96,90 @@ def draw_lines(
     :return: the figure
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     if finals:
         axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=[5.0, 0.35 + 0.22 * len(finals)])
-        _draw_finals(beside, finals, look)
+        draw_finals(beside, finals, look)
     else:
         axes = figure.subplots()
+    draw_curves(axes, lines, look, threshold)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    return figure
+
+
+def draw_curves(
+    axes: "Axes",
+    lines: Sequence[Line],
+    look: Mapping[str, Style],
+    threshold: float | None = None,
+    n_ticks: int = 6,
+    every_run: bool = False,
+) -> None:
+    """
+    :param axes: where to draw
+    :param lines: lines of the variants
+    :param look: styles of the variants
+    :param threshold: a value to mark
+    :param n_ticks: how many parts the horizontal axis has at most
+    :param every_run: draw the runs of lines with an interval, too
+    """
+    from matplotlib.ticker import EngFormatter
+
     if threshold is not None:
         axes.axhline(threshold, color=TEXT, linewidth=1.0, linestyle=(0, (2, 3)))
     for place, (name, x, band, runs) in enumerate(lines):
-        style = look[name]
-        if np.isnan(band.low).all():
-            axes.plot(x, runs.T, color=style.colour, alpha=0.45, linewidth=0.8)
-        else:
+        style, known = look[name], not np.isnan(band.low).all()
+        if every_run or not known:
+            axes.plot(x, runs.T, color=style.colour, alpha=0.2 if known else 0.45, linewidth=0.8)
+        if known:
             axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.2, linewidth=0)
         every = max(1, len(x) // 8)
         # Shift markers, so that those of two overlapping curves do not coincide
         shown = (place * every // len(lines), every)
         kind = {"linestyle": (0, style.dashes), "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.locator_params("x", nbins=6)
+    axes.locator_params("x", nbins=n_ticks)
     if max(line.x[-1] for line in lines) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.02)
     if not axes.dataLim.intervaly.any():
         # Nothing but zeros, for which matplotlib would show hundredths
         axes.set_ylim(-0.05, 1.05)
-    return figure
 
 
-def _draw_finals(axes: "Axes", finals: Mapping[str, tuple[np.ndarray, Interval]], look: Mapping[str, Style]) -> None:
-    """A small marker per run, and a large one with a bar for the IQM and its interval."""
+def draw_finals(
+    axes: "Axes", finals: Mapping[str, tuple[np.ndarray, Interval]], look: Mapping[str, Style], label: str = "Final"
+) -> None:
+    """
+    Draw a small marker per run, and a large one with a bar for the IQM and its interval.
+
+    :param axes: where to draw
+    :param finals: scores of each variant and their IQM
+    :param look: styles of the variants
+    :param label: what the scores are
+    """
+    size = rcParams["lines.markersize"]
     for place, (name, (values, interval)) in enumerate(finals.items()):
         style = look[name]
         axes.plot(
-            np.full(len(values), place - 0.2), values, style.marker, color=style.colour, alpha=0.35, markersize=3.5, mew=0
+            np.full(len(values), place - 0.2),
+            values,
+            style.marker,
+            color=style.colour,
+            alpha=0.35,
+            markersize=0.64 * size,
+            mew=0,
         )
         if interval.known:
-            axes.plot([place + 0.2] * 2, interval[1:], color=style.colour, linewidth=3, solid_capstyle="butt")
-        axes.plot(place + 0.2, interval.value, style.marker, color=style.colour, markersize=6.5, markeredgecolor="white")
+            axes.plot([place + 0.2] * 2, interval[1:], color=style.colour, linewidth=0.55 * size, solid_capstyle="butt")
+        axes.plot(
+            place + 0.2, interval.value, style.marker, color=style.colour, markersize=1.18 * size, markeredgecolor="white"
+        )
     axes.set_xlim(-0.8, len(finals) - 0.2)
     axes.set_xticks([])
-    axes.set_xlabel("Final")
+    axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False, labelleft=False)

@@ -50,7 +50,7 @@ def make_report(folder: Path) -> Path:
     """
     jinja2 = import_extra("jinja2")
     results = collect(folder)
-    report = _Report(results)
+    report = Report(results)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sb3_grpo.classroom.compare"),
         autoescape=True,
@@ -65,7 +65,7 @@ def make_report(folder: Path) -> Path:
     return path
 
 
-class _Report:
+class Report:
     """Results, the statistics made of them, and the tables and pictures made of these."""
 
     def __init__(self, results: Results):
@@ -79,6 +79,11 @@ class _Report:
         if len(self.combined) > 1:
             self.overall = findings.judge([(None, pair) for pair in findings.find_overall(self.scores)])
 
+    @property
+    def headline(self) -> str:
+        """The result in a sentence."""
+        return findings.headline(self.results, [*self.overall, *self.findings], self.combined)
+
     def content(self) -> dict[str, Any]:
         """What the template needs."""
         results, runs = self.results, self.results.planned
@@ -91,7 +96,7 @@ class _Report:
             profiles = self._profiles()
         return {
             "experiment": results.experiment,
-            "headline": findings.headline(results, everything, self.combined),
+            "headline": self.headline,
             "few_seeds": findings.few_seeds(results, self.findings),
             "pairs": tables.pairs_table(results, everything),
             "wheres": {None: findings.all_together(results, self.combined)} if self.overall else {},
@@ -104,12 +109,12 @@ class _Report:
             "cost": tables.cost_table(results),
             "networks": tables.network_statements(results),
             "notes": results.notes,
-            "facts": list(_facts(results)),
+            "facts": list(facts_of(results)),
             "statuses": Counter(runs.status),
             "unfinished": list(runs[runs.status != "done"].fillna({"error": ""}).itertuples()),
-            "seeds_each": _seeds_each(results),
+            "seeds_each": seeds_each(results),
             "scored_by": _scored_by(results),
-            "n_machines": len(_machines(results)),
+            "n_machines": len(machines_of(results)),
             # Not recorded by earlier versions
             "mode_rule": MODE_RULE if {*results.envs} <= {*results.experiment.get("main_modes", ())} else "",
             "look": {name: (place, style) for place, (name, style) in enumerate(self.look.items())},
@@ -184,8 +189,11 @@ def _scored_by(results: Results) -> str:
     return "of the " + "; ".join(texts)
 
 
-def _facts(results: Results) -> Iterator[tuple[str, str]]:
-    """What was compared, and how."""
+def facts_of(results: Results) -> Iterator[tuple[str, str]]:
+    """
+    :param results: results of the experiment
+    :return: what was compared, and how: names of facts, and the facts
+    """
     experiment, done = results.experiment, results.runs[results.runs.status == "done"]
     yield "Variants", ", ".join(_variant(variant) for variant in experiment["variants"])
     budgets = [f"{env}: {experiment['timesteps'][env]:,} steps" for env in experiment["envs"]]
@@ -200,7 +208,7 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         f"{experiment['n_final_episodes']} episodes at the end; {' and '.join(results.modes)}",
     )
     yield "Steps", "all that the environments made, those of dropped groups included"
-    machines = _machines(results)
+    machines = machines_of(results)
     if len(machines) > 1:
         yield "Machines", "; ".join(f"{count} runs on {machine}" for machine, count in machines.most_common())
     elif content := experiment.get("machine"):
@@ -211,14 +219,21 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "Command", ", then ".join(command.splitlines())
 
 
-def _seeds_each(results: Results) -> str:
+def seeds_each(results: Results) -> str:
+    """
+    :param results: results of the experiment
+    :return: the number of finished seeds, in words
+    """
     counts = [len(results.done(env, name)) for env in results.envs for name in results.variants]
     least, most = min(counts), max(counts)
     return f"{most} seed{'s' if most > 1 else ''} each" if least == most else f"{least} to {most} finished seeds each"
 
 
-def _machines(results: Results) -> Counter[str]:
-    """The machines of the runs, and how many each has made."""
+def machines_of(results: Results) -> Counter[str]:
+    """
+    :param results: results of the experiment
+    :return: the machines of the runs, and how many each has made
+    """
     return Counter(_flat(config["machine"]) for config in results.configs.values() if "machine" in config)
 
 
