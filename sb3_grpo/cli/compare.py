@@ -109,7 +109,7 @@ def _make_report(folder: Path) -> int:
 
 
 def _make_posters(args: argparse.Namespace) -> int:
-    _check_extra()
+    check_extra()
     from sb3_grpo.classroom.compare.poster import SIZES, make_posters
 
     for path in make_posters(args.folder, [args.size] if args.size else [*SIZES]):

@@ -8,7 +8,7 @@ dark enough for a white background; line styles and markers help readers who can
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context, rcParams
@@ -138,7 +138,12 @@ def draw_curves(
         every = max(1, len(x) // 8)
         # Shift markers, so that those of two overlapping curves do not coincide
         shown = (place * every // len(lines), every)
-        kind = {"linestyle": (0, style.dashes), "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
+        kind: dict[str, Any] = {
+            "linestyle": (0, style.dashes),
+            "marker": style.marker,
+            "markevery": shown,
+            "markeredgecolor": "white",
+        }
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
     axes.locator_params("x", nbins=n_ticks)
     if max(line.x[-1] for line in lines) >= 10_000:
