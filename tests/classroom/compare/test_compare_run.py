@@ -237,21 +237,18 @@ def test_ctrl_c_right_after_the_start_of_a_run(tmp_path: Path, monkeypatch: pyte
 
 def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sb3_grpo", "compare", "--env", "CartPole-v1", "--algo", "ppo", "--output", str(tmp_path)]
-    # About one time in a hundred, Python loses an interrupt that arrives in the wrong moment of an import
-    for _ in range(2):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        try:
-            # The server that runs are forked from has only just been started. A terminal interrupts all processes
-            started = psutil.Process(process.pid)
-            wait_for(lambda p=started: any("forkserver" in " ".join(child.cmdline()) for child in p.children()))
-            os.killpg(process.pid, signal.SIGINT)
-            _, printed = process.communicate(timeout=60)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-        finally:
-            process.kill()
-    assert process.returncode == 130 and printed.split() == ["Interrupted"]
+    printed = tmp_path / "printed"
+    with printed.open("w") as file:
+        process = subprocess.Popen(command, stderr=file, start_new_session=True)
+    try:
+        # The server that runs are forked from has only just been started. A terminal interrupts all processes
+        wait_for(lambda: any("forkserver" in " ".join(each.cmdline()) for each in psutil.Process(process.pid).children()))
+        os.killpg(process.pid, signal.SIGINT)
+        # Not until the server ends, which finishes its imports first
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and printed.read_text().split() == ["Interrupted"]
 
 
 def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path) -> None:
