@@ -1,25 +1,20 @@
 """Builds the page: one HTML file with chapters in Markdown, widgets in JavaScript and recorded runs."""
 
-import importlib
-import inspect
 import json
 import re
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markdown_it import MarkdownIt
 from markupsafe import Markup
-from mdit_py_plugins.attrs import attrs_plugin
-from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 import sb3_grpo
+from sb3_grpo.classroom.lecture.blocks import kept_together, markdown
+from sb3_grpo.classroom.lecture.deck import Slide, read_slides, sections
 from sb3_grpo.classroom.lecture.examples import EXAMPLES
-from sb3_grpo.classroom.lecture.formulas import explained, math
 from sb3_grpo.classroom.lecture.html import script_json, source_of
-from sb3_grpo.classroom.lecture.runs import kls, run
+from sb3_grpo.classroom.lecture.runs import kls
 
 HERE = files("sb3_grpo.classroom.lecture")
 # File name of each chapter and the text of its link at the top of the page
@@ -37,7 +32,7 @@ CHAPTERS = {
 }
 # Scripts and folders of scripts, in the order of their dependencies
 LEARNING = ("chance.js", "networks.js", "cartpole.js", "learning.js", "training.js")
-SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "widgets", "exercises.js", "page.js")
+SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "widgets", "exercises.js", "slides.js", "page.js")
 
 
 def write_lecture(path: Path) -> Path:
@@ -54,8 +49,7 @@ def lecture_page() -> str:
     """
     :return: The page, as HTML
     """
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    environment.globals |= {"n": _number, "kls": kls}
+    environment = _environment()
     script = _script()
     chapters = {name: _chapter(environment, name) for name in CHAPTERS}
     return environment.from_string(_asset("page.html")).render(
@@ -63,12 +57,29 @@ def lecture_page() -> str:
         chapters=chapters,
         names=CHAPTERS,
         titles={name: _title(name) for name in CHAPTERS},
-        style=_asset("page.css"),
+        sections=sections(slides()),
+        style=_asset("page.css") + _asset("slides.css"),
         script=script,
         # Content security policy: only this script may run, and nothing may be fetched
         script_source=source_of(script),
         data=script_json(_recorded()),
     )
+
+
+def slides() -> list[Slide]:
+    """
+    :return: The slides of the class
+    """
+    return read_slides(_environment(), EXAMPLES)
+
+
+def _environment() -> jinja2.Environment:
+    """
+    :return: Environment that inserts numbers into texts
+    """
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment.globals |= {"n": _number, "kls": kls}
+    return environment
 
 
 def _asset(name: str) -> str:
@@ -120,16 +131,16 @@ def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     """
     text = (HERE / "chapters" / f"{name}.md").read_text("utf-8")
     text = environment.from_string(text).render(**EXAMPLES)
-    markdown = _markdown()
-    tokens = markdown.parse(text)
+    parser = markdown()
+    tokens = parser.parse(text)
     begins = [index for index, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"]
     parts = [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
     html = "".join(
         f'<section class="part" id="{name}-{_slug(part[1].content)}">'
-        f"{markdown.renderer.render(part, markdown.options, {})}</section>"
+        f"{parser.renderer.render(part, parser.options, {})}</section>"
         for part in parts
     )
-    return Markup(_kept_together(html))
+    return Markup(kept_together(html))
 
 
 def _slug(heading: str) -> str:
@@ -138,113 +149,3 @@ def _slug(heading: str) -> str:
     :return: Its name in URLs
     """
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
-
-
-def _markdown() -> MarkdownIt:
-    """
-    :return: Markdown parser that supports formulas and this page's own blocks
-    """
-    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
-    markdown.use(dollarmath_plugin, renderer=lambda latex, options: _math(latex, options["display_mode"])).use(attrs_plugin)
-    rules: dict[str, Callable[..., str]] = markdown.renderer.rules  # type: ignore[attr-defined]
-    fence = rules["fence"]
-
-    def block(tokens: Any, index: int, options: Any, env: Any) -> str:
-        kind, _, name = tokens[index].info.strip().partition(" ")
-        if kind in BLOCKS:
-            return BLOCKS[kind](name, tokens[index].content)
-        return fence(tokens, index, options, env)
-
-    rules["fence"] = block
-    return markdown
-
-
-def _math(latex: str, display: bool) -> str:
-    """
-    :param latex: A formula
-    :param display: Whether the formula is on its own line
-    :return: HTML. A formula on its own line can be scrolled, also by keyboard, if the screen is too narrow
-    """
-    formula = math(latex, display)
-    return f'<div class="scroll" tabindex="0">{formula}</div>' if display else formula
-
-
-def _kept_together(html: str) -> str:
-    """
-    :param html: Text with formulas
-    :return: The same text, without line breaks between a formula and the punctuation after it
-    """
-    formula = r'(<span class="math inline">(?:(?!</span>).)*</span>)'
-    return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
-
-
-def _formula(_: str, content: str) -> str:
-    """
-    :param content: LaTeX, a line of dashes, and lines of the form "symbol: meaning"
-    :return: HTML
-    """
-    latex, symbols = content.split("\n---\n")
-    meanings = (line.split(": ", 1) for line in symbols.strip().splitlines())
-    return explained(latex, {symbol: _markdown().renderInline(meaning) for symbol, meaning in meanings})
-
-
-def _exercise(name: str, content: str) -> str:
-    """
-    :param name: Name of the exercise
-    :param content: Question, line of dashes, answer and tolerance, line of dashes, solution
-    :return: HTML
-    """
-    question, answer, solution = content.split("\n---\n")
-    value, tolerance = answer.split()
-    markdown = _markdown()
-    return (
-        f'<form class="exercise" id="exercise-{name}" data-answer="{float(value):.10g}" data-tolerance="{float(tolerance):g}">'
-        f'{markdown.render(question)}<label>Your answer <input inputmode="decimal" autocomplete="off" size="8"></label> '
-        "<button>Check</button> <output></output>"
-        f"<details><summary>Solution</summary>{markdown.render(solution)}</details></form>"
-    )
-
-
-def _widget(name: str, title: str) -> str:
-    """
-    :param name: Name of the widget
-    :param title: Heading of the widget
-    :return: HTML, to be filled in by the script
-    """
-    title = title.strip()
-    return f'<section class="widget" data-widget="{name}" id="{name}" aria-label="{title}"><h3>{title}</h3></section>'
-
-
-def _guess(_: str, content: str) -> str:
-    """
-    :param content: Question, line of dashes, answer
-    :return: HTML that shows the answer on demand
-    """
-    question, answer = map(_markdown().renderInline, content.strip().split("\n---\n"))
-    return f'<details class="guess"><summary><strong>Guess first.</strong> {question}</summary><p>{answer}</p></details>'
-
-
-def _source(name: str, _: str) -> str:
-    """
-    :param name: ``module.function`` within the package
-    :return: HTML with the location of the function and its source code
-    """
-    module, _, attribute = name.rpartition(".")
-    thing = getattr(importlib.import_module(f"sb3_grpo.{module}"), attribute)
-    where = f"sb3_grpo/{module.replace('.', '/')}.py, line {inspect.getsourcelines(thing)[1]}"
-    code = Markup.escape(inspect.getsource(thing).rstrip())
-    return (
-        f'<details class="source"><summary><code>{attribute}</code> in {where}</summary>'
-        f'<pre tabindex="0"><code>{code}</code></pre></details>'
-    )
-
-
-# Fenced blocks that are not code. Arguments of the functions: the text after the kind, and the content
-BLOCKS: dict[str, Callable[[str, str], str]] = {
-    "formula": _formula,
-    "exercise": _exercise,
-    "guess": _guess,
-    "widget": _widget,
-    "run": run,
-    "source": _source,
-}

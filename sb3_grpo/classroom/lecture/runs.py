@@ -153,14 +153,22 @@ def _measure(name: str, column: str, of: str, bound: float | None) -> str:
     return _figure(figure, said, f"{caption} One line per seed.")
 
 
+def curves_of_all() -> str:
+    """
+    :return: All runs in one picture, as HTML
+    """
+    with drawing():
+        figure, axes = _axes("return")
+        for name, colour in _COLOURS.items():
+            axes.plot(_STEPS, RUNS[name]["iqm"][0], color=colour, linestyle="--" if name == "prorl" else "-")
+        caption = "Grey: policy gradient. Pink: TRPO. Blue: PPO. Orange: GRPO. Green: DAPO, dashed: ProRL."
+        return _figure(figure, f"Return of all runs. {caption}", caption)
+
+
 def _all() -> tuple[str, str]:
     """
     :return: What is said, and all runs in one picture and one table
     """
-    figure, axes = _axes("return")
-    for name, colour in _COLOURS.items():
-        axes.plot(_STEPS, RUNS[name]["iqm"][0], color=colour, linestyle="--" if name == "prorl" else "-")
-    caption = "Grey: policy gradient. Pink: TRPO. Blue: PPO. Orange: GRPO. Green: DAPO, dashed: ProRL."
     rows = "".join(
         f'<tr><th scope="row">{_NAMES[name]}</th><td>{median(len(updates["steps"]) for updates in of["updates"])}</td>'
         f'<td>{mean(of["iqm"][0]):.0f}</td><td class="narrow">{last(name)}</td></tr>'
@@ -168,7 +176,7 @@ def _all() -> tuple[str, str]:
     )
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("", "updates", "mean over training", "at the end"))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return "Interquartile means of five seeds.", _figure(figure, f"Return of all runs. {caption}", caption) + table + _made()
+    return "Interquartile means of five seeds.", curves_of_all() + table + _made()
 
 
 def _axes(ylabel: str, xlabel: str = "steps, in thousands", height: float = 3.0) -> tuple[Figure, Any]:

@@ -138,7 +138,8 @@ function start(section) {
     controls.forEach((control) => control.show(state));
     picture.replaceChildren(...[definition.draw(state, change)].flat(9));
     examples.forEach(([button, of]) => button.setAttribute("aria-pressed", Object.entries(of).every(([key, value]) => state[key] === value)));
-    if (!quiet) history.replaceState(null, "", `#${name}?${new URLSearchParams(state)}`);
+    // The address of a slide is the slide's
+    if (!quiet && !section.closest(".slide")) history.replaceState(null, "", `#${name}?${new URLSearchParams(state)}`);
   };
   const controls = (definition.controls || []).map((control) => control(change));
   const examples = Object.entries(definition.examples || {}).map(([label, of]) => [el("button", { type: "button", onclick: () => change(of) }, label), of]);

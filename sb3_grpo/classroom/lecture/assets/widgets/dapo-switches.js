@@ -69,7 +69,7 @@ widget("dapo-switches", {
     tick("clip", "Clip-higher"),
     tick("dynamic", "Dynamic sampling"),
     tick("step", "Step-level loss"),
-    tick("overlong", "Overlong episodes: filter (control), penalty (text)"),
+    tick("overlong", "Overlong filter, penalty"),
     tick("kl", "No KL penalty"),
   ],
   draw(state) {

@@ -62,10 +62,10 @@ widget("trust-region", {
   controls: [
     range("n", "Updates", 1, 40, 1, 0),
     range("delta", "δ: KL of a natural step", 0.001, 0.1, 0.001, 3),
-    range("rate", "η: learning rate, vanilla and clipped", 0.05, 5, 0.05),
+    range("rate", "η: vanilla and clipped", 0.05, 5, 0.05),
     range("eps", "ε: clip range", 0.05, 0.5, 0.05),
-    range("a", "Start: logit of staying, first state", -3, 3, 0.1, 1),
-    range("b", "Start: logit of staying, second state", -3, 3, 0.1, 1),
+    range("a", "Start: first logit", -3, 3, 0.1, 1),
+    range("b", "Start: second logit", -3, 3, 0.1, 1),
   ],
   draw(state) {
     const start = [state.a, state.b];
