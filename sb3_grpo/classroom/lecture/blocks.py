@@ -1,4 +1,4 @@
-"""Text in Markdown with formulas, and with blocks of the lecture's own: explained formulas, exercises, widgets, runs, sources."""
+"""Markdown with formulas, and with the lecture's own blocks: explained formulas, exercises, widgets, runs, sources."""
 
 import importlib
 import inspect

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from sb3_grpo.classroom.lecture.blocks import BLOCKS, Block, kept_together, markdown
+from sb3_grpo.classroom.lecture.blocks import BLOCKS, kept_together, markdown
 from sb3_grpo.classroom.lecture.runs import curves_of_all
 
 # How fast notes are read aloud
@@ -30,7 +30,7 @@ class Slide:
     :param work: Minutes for what is done and asked, beside the words
     :param begin: Minute at which it begins
     :param minutes: How long it takes
-    :param can_go: Whether it can be left out
+    :param optional: Whether it can be left out
     :param more: Identifier of the part of a chapter with more about it; may be empty
     """
 
@@ -44,7 +44,7 @@ class Slide:
     work: float
     begin: float
     minutes: float
-    can_go: bool
+    optional: bool
     more: str
 
     @property
@@ -59,7 +59,7 @@ class Slide:
 def read_slides(environment: jinja2.Environment, numbers: Mapping[str, Any]) -> list[Slide]:
     """
     Of ``slides.md``, where a heading begins a section, one of the second level a slide, and the blocks ``conclusion`` and
-    ``notes`` are what their names say. After ``notes`` stand ``minutes=``, ``work=``, ``more=`` and ``can_go``.
+    ``notes`` are what their names say. After ``notes`` stand ``minutes=``, ``work=``, ``more=`` and ``optional``.
 
     :param environment: Environment that inserts the numbers into the text
     :param numbers: What the text may name
@@ -95,7 +95,7 @@ def read_slides(environment: jinja2.Environment, numbers: Mapping[str, Any]) -> 
                     work=float(given.get("work", 0)),
                     begin=slides[-1].begin + slides[-1].minutes if slides else 0,
                     minutes=float(given["minutes"]),
-                    can_go="can_go" in given,
+                    optional="optional" in given,
                     more=given.get("more", ""),
                 )
             )

@@ -132,45 +132,6 @@ def test_an_address_cannot_ask_for_what_the_controls_cannot(lesson: Opened) -> N
     assert "r = 2.00 and \u00c2 = \u22121.00" in lesson.page.locator("#clip").inner_text()
 
 
-def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
-    opened.locator("#present").click()
-    assert opened.locator(".part:visible").count() == 1
-    first = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
-    opened.keyboard.press("ArrowRight")
-    second = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
-    assert second == first + 1
-    # What a remote control sends: a slide that is taller than the screen is read to its end first
-    for _ in range(20):
-        opened.keyboard.press("PageDown")
-        opened.wait_for_timeout(20)
-    assert opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)") > second
-    opened.keyboard.press("Escape")
-    assert opened.locator(".part:visible").count() > 5
-
-
-def test_slides_fit_a_screen_whatever_its_fonts(lesson: Opened) -> None:
-    page = lesson.page
-    page.set_viewport_size({"width": 1920, "height": 1080})
-    # The page's own size is 23 pixels
-    for size, family in (("23px", "system-ui"), ("27px", "sans-serif"), ("25px", "monospace")):
-        lesson.add_style(f"html:has(.presenting) {{ font-size: {size} !important }} * {{ font-family: {family} !important }}")
-        page.locator("#present").click()
-        heights = page.evaluate("""slides.map(([chapter, part]) => {
-            show(chapter, part);
-            return [document.documentElement.scrollHeight, (part || chapter).id];
-        })""")
-        assert [each for each in heights if each[0] > 1080] == [], family
-        # The page itself is as large as before
-        page.keyboard.press("Escape")
-        assert page.evaluate("document.querySelector('main').style.zoom") == "1"
-
-
-def test_a_part_has_an_address(lesson: Opened) -> None:
-    lesson.page.locator("#present").click()
-    lesson.go("#trpo-the-average-kl")
-    assert lesson.page.locator(".part:visible h2").inner_text() == "The average KL"
-
-
 def test_it_prints(browser: Any, lecture: Path) -> None:
     # The width of a sheet of A4 less its margins
     page = Opened(browser, lecture, viewport={"width": 720, "height": 1000}, color_scheme="dark").page

@@ -38,8 +38,8 @@ document.getElementById("handout").addEventListener("click", () => {
   slides.forEach(begin);
   document.body.classList.add("handout");
   print();
-  document.body.classList.remove("handout");
 });
+addEventListener("afterprint", () => document.body.classList.remove("handout"));
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;

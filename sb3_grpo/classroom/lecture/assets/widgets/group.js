@@ -65,8 +65,8 @@ widget("group", {
     text("rewards", "Rewards, with a semicolon between groups"),
     choice("ddof", "Standard deviation divides by", { 1: "G − 1 (ddof 1)", 0: "G (ddof 0)" }),
     choice("scale", "Divide by the standard deviation", GROUP_SCALES),
-    tick("loo", "Leave the member itself out of the mean"),
-    tick("sampling", "Dynamic sampling (DAPO)"),
+    tick("loo", "Leave-one-out mean"),
+    tick("sampling", "Dynamic sampling"),
   ],
   draw({ rewards, ddof, loo, scale, sampling }) {
     const { rows, wrong } = parseGroups(rewards);

@@ -60,7 +60,7 @@ widget("kl", {
     choice("show", "Estimate", { k1: "k1", k2: "k2", k3: "k3" }),
     ...["a", "b", "c"].map((key, i) => range(key, `Policy: ${KL_ACTIONS[i]}`, 1, 100, 1, 0)),
     ...["ra", "rb", "rc"].map((key, i) => range(key, `Reference: ${KL_ACTIONS[i]}`, 1, 100, 1, 0)),
-    range("stale", "Who acted: 0 policy, 1 reference", 0, 1, 0.1, 1),
+    range("stale", "Acted: 0 policy, 1 ref", 0, 1, 0.1, 1),
   ],
   draw({ a, b, c, ra, rb, rc, stale, show }) {
     const weights = [a, b, c, ra, rb, rc];
