@@ -7,7 +7,6 @@ from importlib.resources import files
 from typing import Any
 
 import torch as th
-from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
@@ -47,16 +46,14 @@ def advantages(rewards: Sequence[float], ddof: int = 1) -> list[float]:
 def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, gae_lambda: float) -> list[float]:
     """
     :param rewards: Rewards of an episode
-    :param values: Values of the states of its steps, and of the state after the last step if the episode has not ended
+    :param values: Values of the states of its steps
     :param gamma: Discount factor
     :param gae_lambda: Factor of generalised advantage estimation
     :return: Advantage of each step
     """
-    n, of_steps = len(rewards), th.tensor(values, dtype=th.float64)
-    mask = th.ones(1, 1, n, dtype=th.bool)
-    last = of_steps[n:].reshape(1, 1) if len(values) > n else None
-    rewards_of_steps = th.tensor(rewards, dtype=th.float64).reshape(1, 1, n)
-    residuals = td_residuals(rewards_of_steps, of_steps[:n].reshape(1, 1, n), mask, gamma, last)
+    mask = th.ones(1, 1, len(rewards), dtype=th.bool)
+    rewards_of_steps, values_of_steps = (th.tensor([[of_steps]], dtype=th.float64) for of_steps in (rewards, values))
+    residuals = td_residuals(rewards_of_steps, values_of_steps, mask, gamma)
     return discounted_returns_to_go(residuals, mask, gamma * gae_lambda).flatten().tolist()
 
 
@@ -99,15 +96,6 @@ def changed_defaults() -> dict[str, tuple[Any, Any]]:
     return {name: (grpo[name].default, dapo[name].default) for name in named if grpo[name].default != dapo[name].default}
 
 
-def n_parameters(cls: type[PPO | GRPO]) -> int:
-    """
-    :param cls: Algorithm
-    :return: Number of trained parameters of its networks for CartPole, with two hidden layers of 64 units
-    """
-    model = cls("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [64, 64]}, device="cpu")
-    return sum(parameter.numel() for parameter in model.policy.parameters() if parameter.requires_grad)
-
-
 def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
     """
     :param learning_rate: Learning rate of a recorded example
@@ -124,8 +112,5 @@ def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
 
 
 # By name in the chapters
-EXAMPLES: dict[str, Any] = {"PPO": PPO, "GRPO": GRPO}
-FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    clipped, advantages, gae, step_weight, penalty, k, changed_defaults, n_parameters, recorded
-)  # fmt: skip
-EXAMPLES |= {function.__name__: function for function in FUNCTIONS}
+FUNCTIONS: tuple[Callable[..., Any], ...] = (clipped, advantages, gae, step_weight, penalty, k, changed_defaults, recorded)
+EXAMPLES = {function.__name__: function for function in FUNCTIONS}
