@@ -1,7 +1,7 @@
 """
 The tables and pictures of the pages of results: ``python -m benchmarks.pages`` (or some pages: ``... pages mujoco text``).
 
-Each page in ``docs/results``, and some in ``docs/guide``, says where a table or a picture stands (``blocks.py``), and is
+Each page in ``docs/results``, and some others, say where a table or a picture stands (``blocks.py``), and is
 written again from ``benchmarks/results``. Nothing is trained.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu, tables, text
+from benchmarks import gpu, lesson, tables, text
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
 from benchmarks.common import GUIDE, PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
@@ -153,12 +153,14 @@ WRITERS: Writers = {
     **tables.WRITERS,
     **text.WRITERS,
     **language_model.WRITERS,
+    **lesson.WRITERS,
     **masks_memory.WRITERS,
     **switches.WRITERS,
     **unseen.WRITERS,
 }
 # Pages by name
-WRITTEN = {path.stem: path for path in [*sorted(PAGES.glob("*.md")), GUIDE / "masks.md", GUIDE / "memory.md"]}
+_OTHERS = (GUIDE / "masks.md", GUIDE / "memory.md", GUIDE.parent / "lesson_plan.md")
+WRITTEN = {path.stem: path for path in [*sorted(PAGES.glob("*.md")), *_OTHERS]}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ widget("clip", {
     const cases = {
       "Â > 0, r ≥ 1": [A > 0 && r >= 1, `encouraged, until 1 + ε = ${fmt(1 + high)}`],
       "Â > 0, r < 1": [A > 0 && r < 1, "the wrong way: corrected without limit"],
-      "Â < 0, r ≤ 1": [A < 0 && r <= 1, `encouraged, until 1 − ε = ${fmt(1 - low)}`],
+      "Â < 0, r ≤ 1": [A < 0 && r <= 1, `discouraged, until 1 − ε = ${fmt(1 - low)}`],
       "Â < 0, r > 1": [A < 0 && r > 1, "the wrong way: corrected without limit"],
     };
     const what = `r = ${fmt(r)} and Â = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
