@@ -32,7 +32,7 @@ CHAPTERS = {
 }
 # Scripts and folders of scripts, in the order of their dependencies
 LEARNING = ("chance.js", "networks.js", "cartpole.js", "learning.js", "training.js")
-SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "widgets", "exercises.js", "slides.js", "page.js")
+SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "game.js", "widgets", "exercises.js", "slides.js", "page.js")
 
 
 def write_lecture(path: Path) -> Path:

@@ -5,6 +5,8 @@ from typing import Any
 from tests.browser import until
 
 GREEDY = {"seed": 1, "lr": "0.3", "clip": 0, "kind": "return_to_go", "groupSize": "8"}
+# Where the three carts are
+CARTS = "[...document.querySelectorAll('#live .cart rect')].map(cart => cart.getAttribute('x')).join()"
 STEPS = "[...document.querySelectorAll('#live tbody td:nth-child(2)')].map(cell => Number(cell.textContent))"
 
 
@@ -41,13 +43,42 @@ def test_trains_between_frames_and_pauses_by_keyboard(opened: Any) -> None:
     assert "Training" in live.locator(".says").inner_text()
     opened.keyboard.press("Enter")
     assert live.locator(".says").inner_text().startswith("Paused. Mean return")
-    steps = opened.evaluate(STEPS)
+    steps, carts = opened.evaluate(STEPS), opened.evaluate(CARTS)
     opened.wait_for_timeout(400)
-    assert opened.evaluate(STEPS) == steps
+    assert opened.evaluate(STEPS) == steps and opened.evaluate(CARTS) == carts
+    live.get_by_role("button", name="Resume", exact=True).click()
+    live.locator(".cart").first.scroll_into_view_if_needed()
+    until(opened, f"Math.min(...{STEPS}) > {min(steps)} && {CARTS} !== '{carts}'")
+    # The same settings once more: a pause
+    steps = opened.evaluate(STEPS)
+    live.get_by_role("button", name="As it should be", exact=True).click()
     live.get_by_role("button", name="Resume", exact=True).click()
     until(opened, f"Math.min(...{STEPS}) > {min(steps)}")
     live.get_by_role("button", name="Start over", exact=True).click()
     assert "This is a recording" in live.locator(".says").inner_text()
+    assert "untrained" in live.locator(".cart").first.inner_text()
+
+
+def test_policies_drive_carts_and_train_as_without_them(opened: Any) -> None:
+    opened.evaluate("TRAINING.budget = 4000")
+    live = opened.locator("#live")
+    live.get_by_role("button", name="Train", exact=True).click()
+    live.locator(".cart").first.scroll_into_view_if_needed()
+    until(opened, "document.querySelector('#live .says').textContent.startsWith('Trained')")
+    shown = "window.lecture.WIDGETS.live.runs().map(({algorithm, seed, points}) => ({algorithm, seed, points}))"
+    runs = opened.evaluate(shown)
+    assert runs == record(opened, {}, 4000)
+    firsts = {run["algorithm"]: run["points"][-1] for run in runs if run["seed"] == 1}
+    for cart, (algorithm, last) in zip(live.locator(".cart").all(), firsts.items(), strict=True):
+        assert cart.inner_text().split() == [f"{algorithm},", f"{last[0]:,}", "steps:", "lasts", f"{last[1]:.0f}"]
+    # The carts go on after training, but not off screen
+    carts = opened.evaluate(CARTS)
+    until(opened, f"{CARTS} !== '{carts}'")
+    opened.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+    opened.wait_for_timeout(300)
+    carts = opened.evaluate(CARTS)
+    opened.wait_for_timeout(300)
+    assert opened.evaluate(CARTS) == carts
 
 
 def test_another_setting_ends_the_training(opened: Any) -> None:

@@ -1,4 +1,4 @@
-// PPO, GRPO and DAPO learn CartPole side by side, three seeds each, between the frames of the page.
+// PPO, GRPO and DAPO learn CartPole side by side, three seeds each, between the frames of the page. The first of them drive carts.
 const LIVE_COLOURS = { PPO: "blue", GRPO: "orange", DAPO: "green" };
 const LIVE_SLICE = 12; // ms of a frame
 const LIVE_REDRAW = 200; // ms
@@ -67,12 +67,33 @@ function livePicture(curves) {
   const small = (measure, of, options) => livePlot(of, measure, { height: 180, ...options });
   return [
     pictures(
-      figure(livePlot(curves, 1, { y: [0, 500], label: what, yLabel: "return", height: 360 }), "Return of the last 32 episodes. Thick: mean of three seeds, thin: each seed."),
+      figure(livePlot(curves, 1, { y: [0, 500], label: what, yLabel: "return", height: 240 }), "Return of the last 32 episodes. Thick: mean of three seeds, thin: each seed."),
       el("div", {},
         figure(small(2, curves, { y: [0, 0.7], label: `Entropy. ${what}`, yLabel: "entropy" }), "Entropy of the policy: 0.69 is a coin toss, 0 always the same action."),
         figure(small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), "Share of dead groups, whose members all have the same return."))),
     liveTable(curves),
   ];
+}
+
+// A cart that the policy drives as it is now, with random numbers of its own: training is the same with and without it
+function liveGame(run) {
+  const random = chance(run.seed + 2000);
+  return makeGame((observation) => drawAction(run.model.logs(observation), random), random);
+}
+
+// The stage of an algorithm: the cart of its first seed, which stands still before training, and how long it lasts
+function liveStage(name) {
+  const stage = svg("svg", { viewBox: "0 40 460 205", role: "img", "aria-label": `The cart of ${name}` }), label = el("figcaption", {});
+  const said = (...parts) => label.replaceChildren(key(LIVE_COLOURS[name]), ...parts.map((part) => el("span", { class: "narrow" }, part)));
+  return {
+    root: el("figure", { class: "cart" }, label, stage),
+    move: () => stage.replaceChildren(...drawCart(live ? gameBetween(live.games[name]) : [0, 0, 0, 0], LIVE_COLOURS[name])),
+    tell() {
+      const last = live && live.runs.find((run) => run.algorithm === name).points.at(-1);
+      if (last) said(`${name},`, `${last[0].toLocaleString("en")} steps:`, `lasts ${fmt(last[1], 0)}`);
+      else said(`${name},`, "untrained");
+    },
+  };
 }
 
 function liveCurves(runs) {
@@ -113,38 +134,56 @@ widget("live", {
   },
   draw(state) {
     const key = liveKey(state);
-    if (live && live.key !== key) { live.playing = false; live = null; }
+    // Drawn anew: what trains pauses
+    if (live) live.playing = false;
+    if (live && live.key !== key) live = null;
     const recorded = DATA.live.find((each) => liveKey(each.state) === key);
-    const figures = el("div", {}), status = says();
+    const figures = el("div", {}), status = says(), stages = Object.keys(LIVE_ALGORITHMS).map(liveStage);
+    const carts = el("div", { class: "carts" }, stages.map((stage) => stage.root));
     const train = el("button", { type: "button", onclick: () => toggle() }), reset = el("button", { type: "button", onclick: () => again() }, "Start over");
-    const show = () => figures.replaceChildren(...livePicture(liveCurves(live ? live.runs : recorded ? recorded.runs : liveRuns(state))));
-    const tell = (what) => { status.textContent = what; train.textContent = live && live.playing ? "Pause" : live && live.runs.some((run) => run.steps) && !live.over ? "Resume" : "Train"; };
+    const show = () => {
+      figures.replaceChildren(...livePicture(liveCurves(live ? live.runs : recorded ? recorded.runs : liveRuns(state))));
+      for (const stage of stages) { stage.move(); stage.tell(); }
+    };
+    const tell = (what) => { status.textContent = what; train.textContent = !live ? "Train" : live.playing ? "Pause" : "Resume"; };
     const said = () => liveSays(liveCurves(live.runs));
+    const over = () => live.runs.every((run) => run.done);
 
     function frame(now) {
-      if (!this.playing || !figures.isConnected) { this.playing = false; return; }
+      if (!live || !live.playing || !figures.isConnected) return;
       const began = performance.now();
-      liveAdvance(this.runs, LIVE_SLICE);
-      this.spent += performance.now() - began;
-      this.over = this.runs.every((run) => run.done);
-      if (now - this.drawn > LIVE_REDRAW || this.over) { this.drawn = now; show(); }
-      if (this.over) { this.playing = false; tell(`Trained in ${fmt(this.spent / 1000, 1)} s on this machine. ${said()}`); } else requestAnimationFrame(this.frame);
+      liveAdvance(live.runs, LIVE_SLICE);
+      live.spent += performance.now() - began;
+      if (now - live.drawn > LIVE_REDRAW || over()) { live.drawn = now; show(); }
+      if (over()) tell(`Trained in ${fmt(live.spent / 1000, 1)} s on this machine. ${said()}`);
+      else requestAnimationFrame(frame);
     }
+    // The carts go on after training
+    const drive = whileSeen(carts, () => live && live.playing, (seconds) => {
+      for (const game of Object.values(live.games)) gameAdvance(game, seconds);
+      for (const stage of stages) stage.move();
+    });
     function toggle() {
       if (live && live.playing) { live.playing = false; tell(`Paused. ${said()}`); show(); return; }
-      if (!live || live.over) { live = { key, runs: liveRuns(state), spent: 0, drawn: 0, over: false }; live.frame = frame.bind(live); }
+      live ||= begun();
       live.playing = true;
-      tell("Training: nine agents take turns between the frames of this page.");
+      tell(over() ? said() : "Training: nine agents take turns between the frames of this page.");
       show();
-      requestAnimationFrame(live.frame);
+      if (!over()) requestAnimationFrame(frame);
+      drive();
     }
-    function again() { if (live) live.playing = false; live = null; begin(); }
+    function begun() {
+      const runs = liveRuns(state), firsts = runs.filter((run) => run.seed === state.seed);
+      return { key, runs, games: Object.fromEntries(firsts.map((run) => [run.algorithm, liveGame(run)])), spent: 0, drawn: 0 };
+    }
+    function again() { live = null; begin(); }
     function begin() {
       show();
       if (live) tell(said());
       else tell(recorded ? `This is a recording made with this page’s code; press Train to see it live. ${liveSays(liveCurves(recorded.runs))}` : "There is no recording of these settings: press Train.");
     }
     begin();
-    return [el("div", { class: "row" }, train, reset), status, figures];
+    const driven = "Each cart is driven in real time by the policy as it is at this moment, that of the first seed. How many steps it lasts is the mean of its last 32 episodes in training, 500 at most.";
+    return [el("div", { class: "row" }, train, reset), status, carts, note(driven), figures];
   },
 });
