@@ -61,7 +61,7 @@ def test_dropped_groups_do_not_count_in_the_batch(opened: Any) -> None:
     section.locator("input[type=text]").fill("0, 2; 5, 5")
     section.locator("select").nth(1).select_option("batch")
     with_dead = section.locator(".says").inner_text()
-    section.get_by_label("Dynamic sampling (DAPO)").check()
+    section.get_by_label("Dynamic sampling").check()
     # Two deviations of 1: the population's deviation is 1 without the dead group, 0.71 with it
     assert "\u22121.41, 1.41" in with_dead
     assert "\u22121.00, 1.00" in section.locator(".says").inner_text()
