@@ -82,7 +82,7 @@ def lesson_commands() -> str:
     :return: What the commands said and how long they took
     """
     result = read_result("lesson.json")
-    rows = [[f"`{each['command']}`", str(each["seconds"]), " ".join(each["said"])] for each in result["commands"]]
+    rows = [[f"`{each['command']}`", str(each["seconds"]), "; ".join(each["said"])] for each in result["commands"]]
     return markdown(
         ["command", f"seconds ({result['machine']['cpu']}, {result['machine']['cores']} cores)", "what it says"], rows
     )
