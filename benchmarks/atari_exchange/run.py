@@ -50,6 +50,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
+import ale_py  # noqa: F401  registers the games
 import numpy as np
 import torch as th
 from rich.progress import Progress
