@@ -17,6 +17,7 @@ Variants of GRPO and DAPO:
 - ``grpo_constant``: as ``ppo_constant``.
 - ``grpo_entry``: the entry in ``zoo_configs/grpo.yml``, with updates of a whole group.
 - ``..._aux``: with an auxiliary value loss that trains the convolutions, ``policy_kwargs=dict(aux_vf_coef=0.5)``.
+- ``..._aux_weak``: with 0.05, as the value loss of PPO begins at about 0.06 and that of standardised returns at 1.
 - ``..._lives``: a lost life ends an episode, as for PPO, so the members of a group do not share a start.
 
 =======================  ==================================  ================================  ==========================
@@ -69,7 +70,7 @@ from sb3_grpo import make_atari_group_env
 RESULTS = common.RESULTS / "atari_exchange.jsonl"
 PPOS = ("ppo", "ppo_constant", "ppo_separate", "ppo_detached")
 OURS = (
-    *("grpo", "grpo_constant", "grpo_aux", "grpo_lives", "grpo_aux_lives"),
+    *("grpo", "grpo_constant", "grpo_aux", "grpo_aux_weak", "grpo_lives", "grpo_aux_lives"),
     *("grpo_entry", "grpo_aux_entry", "dapo", "dapo_aux"),
 )
 N_ENVS, N_EPISODES, N_FINAL_EPISODES, EVALUATION_FREQ = 8, 10, 20, 50_000
@@ -114,7 +115,7 @@ def make_model(env_id: str, variant: str, seed: int) -> Any:
         return PPO(policy, VecFrameStack(make_atari_env(env_id, N_ENVS, seed), 4), policy_kwargs=policy_kwargs, **kwargs)
     kwargs.pop("vf_coef", None)
     if "aux" in changes:
-        kwargs["policy_kwargs"] = {"aux_vf_coef": 0.5}
+        kwargs["policy_kwargs"] = {"aux_vf_coef": 0.05 if "weak" in changes else 0.5}
     if algo == "dapo":
         clip_range = kwargs["clip_range"]
         kwargs["clip_range_high"] = lambda progress: 1.4 * clip_range(progress)
