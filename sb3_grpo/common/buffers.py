@@ -92,6 +92,8 @@ class GroupBatch:
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
         is 0. Or in the policy's own format
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
+    :param value_targets: (N,) what an auxiliary value head learns to predict, once advantages have been computed; ``None``
+        without one, or if nothing is known of the returns
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -109,6 +111,7 @@ class GroupBatch:
     going_on: th.Tensor
     next_observations: Any
     action_masks: th.Tensor | None = None
+    value_targets: th.Tensor | None = None
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """

@@ -33,6 +33,7 @@ from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.utils.action_masks import forbidding_copy, n_choices
+from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 
 
@@ -103,6 +104,9 @@ class ActorPolicy(ActorCriticPolicy):
         (``avx512_bf16`` or ``amx_bf16`` in ``/proc/cpuinfo``, recent GPUs), slower on others
     :param mask_key: Key of the action mask in Dict observations, if it is there. A part of the observation like the others, it
         is also an input of the network
+    :param aux_vf_coef: Coefficient of an auxiliary value loss (PPG, https://arxiv.org/abs/2009.04416): a linear head predicts
+        returns from the features, only to train the features extractor, as the critic of PPO does. Advantages do not use it.
+        Returns are standardised over the update. 0: no head. In PPO, ``vf_coef`` is 0.5
     :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -128,6 +132,7 @@ class ActorPolicy(ActorCriticPolicy):
         normalize_observations: bool = False,
         use_bfloat16: bool = False,
         mask_key: str | None = None,
+        aux_vf_coef: float = 0.0,
         optimizer_class: type[th.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -139,15 +144,30 @@ class ActorPolicy(ActorCriticPolicy):
         self.normalize_observations = normalize_observations
         self.use_bfloat16 = use_bfloat16
         self.mask_key = mask_key
+        self.aux_vf_coef = Number(low=0).check("aux_vf_coef", aux_vf_coef)
         if mask_key is not None:
             check_mask_key(mask_key, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
-        if use_bfloat16 and next(self.pi_features_extractor.parameters(), None) is None:
-            name = type(self.pi_features_extractor).__name__
+        self._check_layers()
+
+    def _check_layers(self) -> None:
+        """
+        :raises ValueError: if an argument is for layers that this policy does not have
+        """
+        own = [name for name in ("get_distribution", "_latent") if getattr(type(self), name) is not getattr(ActorPolicy, name)]
+        if self.aux_vf_coef > 0.0 and own:
             raise ValueError(
-                f"use_bfloat16=True is for the layers of a features extractor, and the {name} of this policy has none: "
-                'leave it out, or write "CnnPolicy" where the observations are images.'
+                f"aux_vf_coef={self.aux_vf_coef} is for the layers of a features extractor, and {type(self).__name__} has a "
+                f"{own[0]} of its own, which may not use one: leave it out."
             )
+        used = {"use_bfloat16": self.use_bfloat16, "aux_vf_coef": self.aux_vf_coef if not self.is_recurrent else 0.0}
+        for name, value in used.items():
+            if value and next(self.pi_features_extractor.parameters(), None) is None:
+                raise ValueError(
+                    f"{name}={value} is for the layers of a features extractor, and the "
+                    f"{type(self.pi_features_extractor).__name__} of this policy has none: leave it out, or write "
+                    '"CnnPolicy" where the observations are images.'
+                )
 
     @classmethod
     def _refuse_unknown(cls, kwargs: Mapping[str, Any]) -> None:
@@ -178,7 +198,7 @@ class ActorPolicy(ActorCriticPolicy):
         return policy_kwargs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        own = ("normalize_observations", "use_bfloat16", "mask_key")
+        own = ("normalize_observations", "use_bfloat16", "mask_key", "aux_vf_coef")
         return {**super()._get_constructor_parameters(), **{name: getattr(self, name) for name in own}}
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
@@ -207,12 +227,21 @@ class ActorPolicy(ActorCriticPolicy):
             lr_schedule(1) is the initial learning rate
         """
         super()._build(lr_schedule)
+        if self.aux_vf_coef > 0.0:
+            self.aux_vf_head = self.value_net
         del self.value_net
         # SB3's optimizer was built with the value network's parameters
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
-    def _latent(self, obs: PyTorchObs) -> th.Tensor:
-        return self.mlp_extractor.forward_actor(self.extract_features(obs))
+    def _read(self, obs: Any) -> th.Tensor:
+        """
+        :param obs: Observations
+        :return: What the policy network sees of them
+        """
+        return self.extract_features(obs)
+
+    def _latent(self, obs: Any) -> th.Tensor:
+        return self.mlp_extractor.forward_actor(self._read(obs))
 
     def rollout_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
@@ -279,9 +308,26 @@ class ActorPolicy(ActorCriticPolicy):
         :param action_masks: (n, A) the actions that are allowed. ``None``: all, unless the observation says so (``mask_key``)
         :return: the action distribution.
         """
-        distribution = self._get_action_dist_from_latent(self._latent(obs))
+        return self._distribution(self._latent(obs), obs, action_masks)
+
+    def _distribution(self, latent: th.Tensor, obs: Any, action_masks: th.Tensor | None) -> Distribution:
+        distribution = self._get_action_dist_from_latent(latent)
         action_masks = self.masks_of(obs, action_masks)
         return distribution if action_masks is None else masked(distribution, action_masks, self.action_space)
+
+    def get_distribution_and_values(
+        self, obs: PyTorchObs, action_masks: th.Tensor | None = None
+    ) -> tuple[Distribution, th.Tensor]:
+        """
+        Get the current policy distribution and the predictions of the auxiliary value head (``aux_vf_coef``).
+
+        :param obs: Observation
+        :param action_masks: See ``get_distribution``
+        :return: the action distribution; (n,) predicted returns, in units of their standard deviation
+        """
+        features = self._read(obs)
+        distribution = self._distribution(self.mlp_extractor.forward_actor(features), obs, action_masks)
+        return distribution, self.aux_vf_head(features).squeeze(1)
 
     def masks_of(self, obs: Any, action_masks: Any = None) -> Any:
         """

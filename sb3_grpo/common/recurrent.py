@@ -191,20 +191,20 @@ class RecurrentActorPolicy(ActorPolicy):
         some = next(iter(obs.values())) if isinstance(obs, dict) else obs
         return RecurrentSteps(obs, th.zeros((len(some), *self.lstm_state_shape), device=some.device))
 
-    def _latent(self, obs: PyTorchObs | RecurrentSteps) -> th.Tensor:
+    def _read(self, obs: PyTorchObs | RecurrentSteps) -> th.Tensor:
         steps = self.steps_of(obs)
         features = self.extract_features(steps.observations)
         hidden, cell = (each.contiguous() for each in steps.states.permute(1, 2, 0, 3))
         if steps.sequence is None or steps.time is None:
             output, steps.after = self.lstm_actor(features[None], (hidden, cell))
-            return self.mlp_extractor.forward_actor(output[0])
+            return output[0]
         # Packed as PyTorch wants it: by time, and the longest sequences first. Nothing is computed for padding
         longest_first = th.bincount(steps.sequence).argsort(descending=True)
         rank = longest_first.argsort()
         order = (steps.time * len(rank) + rank[steps.sequence]).argsort()
         packed = PackedSequence(features[order], th.bincount(steps.time).cpu(), longest_first, rank)
         output, steps.after = self.lstm_actor(packed, (hidden, cell))
-        return self.mlp_extractor.forward_actor(output.data[order.argsort()])
+        return output.data[order.argsort()]
 
     def action_sampler(
         self, read: Callable[[PyTorchObs], RecurrentSteps] | None = None

@@ -155,7 +155,7 @@ class ValueRegression:
     @th.no_grad()
     def residuals(
         self, state_features: FeatureFunction, batch: GroupBatch, rewards: th.Tensor, gamma: float
-    ) -> tuple[th.Tensor, float | None]:
+    ) -> tuple[th.Tensor, th.Tensor | None, float | None]:
         """
         What groups compare with ``advantage="gae"``: see :func:`td_residuals`. The regression is also fitted to this batch.
 
@@ -163,8 +163,9 @@ class ValueRegression:
         :param batch: The groups of an update
         :param rewards: (B, G, T)
         :param gamma: Discount factor
-        :return: (B, G, T) residuals; share of the variance of the regression targets that the values explain, ``None`` if
-            nothing was fitted: all rewards are equal and no episode has ended, or they are zero and always have been
+        :return: (B, G, T) residuals; (N,) the regression targets, and the share of their variance that the values explain,
+            both ``None`` if nothing was fitted: all rewards are equal and no episode has ended, or they are zero and always
+            have been
         """
         if self.memory == 0.0:
             self.forget()
@@ -174,7 +175,7 @@ class ValueRegression:
         if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and is_first)):
             # All actions led to the same result: residuals would only be the error of the regression. But zeros are a signal
             # for values that expect a reward
-            return th.zeros_like(rewards), None
+            return th.zeros_like(rewards), None, None
         states, continuation = _states(state_features, batch), _continuation(state_features, batch, gamma)
         returns = discounted_returns_to_go(rewards, batch.mask, gamma)
         # The time limit also counts the steps before a start in mid-episode
@@ -191,7 +192,7 @@ class ValueRegression:
         if self.memory == 0.0:
             # If all members have the same return, the residuals are only the error of the regression
             residuals = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
-        return residuals, r_squared(values, targets)
+        return residuals, targets, r_squared(values, targets)
 
     def fit(
         self,

@@ -10,7 +10,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
-from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
+from sb3_grpo.common.advantages import AdvantageFunction, discounted_returns_to_go, group_advantages
 from sb3_grpo.common.arguments import (
     GROUPS_PER_UPDATE,
     PPO_ARGUMENTS,
@@ -472,10 +472,15 @@ class GRPO(OnGroupAlgorithm):
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
             # There is no critic network: V is a regression on the states
-            rewards, explained = self.value_regression.residuals(self.policy.state_features, batch, rewards, gamma)
+            rewards, returns, explained = self.value_regression.residuals(self.policy.state_features, batch, rewards, gamma)
             if explained is not None:
                 self.logger.record("train/regression_r2", explained)
             gamma *= self.gae_lambda
+        elif self.policy.aux_vf_coef > 0.0:
+            returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, gamma))
+        if self.policy.aux_vf_coef > 0.0 and returns is not None:
+            # In any unit of the reward, the loss weighs the same beside that of the policy
+            batch.value_targets = ((returns - returns.mean()) / (returns.std(correction=0) + 1e-8)).float()
         # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with R and the scale as configured
         advantages = group_advantages(
             rewards,
@@ -523,7 +528,10 @@ class GRPO(OnGroupAlgorithm):
         # The weights w make it a mean over steps (DAPO), or a mean over episodes of the episode means (GRPO).
         rows = batch.rows[minibatch.steps]
         inputs, actions, old_log_prob = batch.inputs_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
-        distribution = self.policy.get_distribution(*inputs)
+        if batch.value_targets is None:
+            distribution = self.policy.get_distribution(*inputs)
+        else:
+            distribution, values = self.policy.get_distribution_and_values(*inputs)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
         # Ratio r between the current policy and the one that acted. It should be one at the first minibatch,
@@ -555,6 +563,10 @@ class GRPO(OnGroupAlgorithm):
             step_kl_loss, kl_ref = self.reference.kl(distribution, inputs, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
+        if batch.value_targets is not None:
+            squared_errors = (values - batch.value_targets[minibatch.steps]).square()
+            step_loss = step_loss + self.policy.aux_vf_coef * squared_errors
+            stats["value_loss"] = (weights * squared_errors).sum()
         loss = (weights * step_loss).sum()
 
         with th.no_grad():

@@ -204,7 +204,7 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     assert padded.abs().sum() > 0
     assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
-    left, explained = ValueRegression(memory=0.0).residuals(model.policy.state_features, batch, batch.rewards, 0.99)
+    left, _, explained = ValueRegression(memory=0.0).residuals(model.policy.state_features, batch, batch.rewards, 0.99)
     assert explained == model.logger.name_to_value["train/regression_r2"]
     expected = group_advantages(left, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
     th.testing.assert_close(padded, expected.float())

@@ -33,6 +33,7 @@ from sb3_grpo.zoo.experiment import GroupExperimentManager
 # Parameters that policies of SB3 and sb3-contrib use only to judge, not to act. DQN's q_net does both
 _CRITIC = (
     "value_net",
+    "aux_vf_head",
     "mlp_extractor.value_net",
     "vf_features_extractor",
     "lstm_critic",

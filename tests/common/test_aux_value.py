@@ -1,0 +1,154 @@
+"""An auxiliary value head trains the features extractor, and is used for nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from toy_envs import TINY_TEXT, SpacesEnv, observations_of
+
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.common.advantages import discounted_returns_to_go
+from sb3_grpo.common.losses import LossInputs, clipped_surrogate
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.envs import VerifierTextVecEnv
+from stress.resume import digest
+
+IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
+VECTOR = spaces.Box(-1.0, 1.0, (3,))
+SPACES = {"Mlp": VECTOR, "Cnn": IMAGE, "MultiInput": spaces.Dict({"image": IMAGE, "vector": VECTOR})}
+AUX = {"aux_vf_coef": 0.5}
+SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": None, "n_epochs": 1, "seed": 0, "device": "cpu"}
+
+
+class Scaled(SpacesEnv):
+    """Rewards in another unit."""
+
+    scale = 1.0
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, self.scale * reward, *rest
+
+
+def copies(kind: str = "Cnn", scale: float = 1.0, actions: spaces.Space | None = None) -> Any:
+    def make() -> Scaled:
+        env = Scaled(SPACES[kind], actions or spaces.Discrete(2), length=None)
+        env.scale = scale
+        return env
+
+    return make_group_env(make, 4, seed=0)
+
+
+def gradients(policy: str, **kwargs: Any) -> tuple[dict[str, th.Tensor], th.Tensor]:
+    """
+    :return: The gradient of each parameter in the first update, and the advantages
+    """
+    seen: list[th.Tensor] = []
+
+    def note(steps: LossInputs) -> th.Tensor:
+        seen.append(steps.advantages)
+        return clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
+
+    model = GRPO(
+        f"{policy}Policy", copies(policy.removesuffix("Lstm")), policy_loss=note, max_grad_norm=1e9, **SMALL, **kwargs
+    )
+    model.learn(64)
+    return {name: each.grad for name, each in model.policy.named_parameters() if each.grad is not None}, seen[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "layers"),
+    [
+        ("Cnn", "features_extractor"),
+        ("MultiInput", "features_extractor"),
+        ("MlpLstm", "lstm_actor"),
+        ("CnnLstm", "lstm_actor"),
+    ],
+)
+def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy: str, layers: str) -> None:
+    without, advantages = gradients(policy)
+    with_head, same_advantages = gradients(policy, policy_kwargs=AUX)
+    assert th.equal(advantages, same_advantages)
+    assert with_head.keys() - without.keys() == {"aux_vf_head.weight", "aux_vf_head.bias"}
+    for name, gradient in without.items():
+        if "features_extractor" in name or "lstm" in name:
+            assert layers not in name or not th.allclose(gradient, with_head[name]), name
+        else:
+            assert th.equal(gradient, with_head[name]), name
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"n_steps": None, "n_groups": 2, "advantage": "outcome"}, {"overlong_filter": True, "n_steps": None, "n_groups": 2}, {}],
+)
+def test_the_loss_is_that_of_standardised_returns(scale: float, kwargs: dict[str, Any]) -> None:
+    settings = {**SMALL, "gamma": 0.9, "learning_rate": 0.0, "loss_average": "step", **kwargs}
+    model = GRPO("CnnPolicy", copies(scale=scale), policy_kwargs=AUX, **settings).learn(1)
+    batch, logged = model.batch, model.logger.name_to_value
+    assert batch is not None and batch.value_targets is not None
+    returns = batch.flatten(discounted_returns_to_go(batch.rewards, batch.mask, 0.9))
+    if model.n_steps is None:
+        targets = (returns - returns.mean()) / returns.std(correction=0)
+        th.testing.assert_close(batch.value_targets, targets.float())
+    assert batch.value_targets.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert batch.value_targets.std(correction=0).item() == pytest.approx(1.0, abs=1e-5)
+    _, values = model.policy.get_distribution_and_values(observations_of(batch))
+    value_loss = (values - batch.value_targets).square().mean().item()
+    assert logged["train/value_loss"] == pytest.approx(value_loss, rel=1e-4)
+    assert logged["train/loss"] == pytest.approx(logged["train/policy_gradient_loss"] + 0.5 * value_loss, rel=1e-4)
+
+
+def test_masks_and_state_dependent_noise_are_those_of_the_policy() -> None:
+    env = copies(actions=spaces.Box(-1.0, 1.0, (2,)))
+    model = GRPO("CnnPolicy", env, policy_kwargs=AUX, use_sde=True, **SMALL).learn(128)
+    assert model.logger.name_to_value["train/value_loss"] > 0.0
+    spec = spaces.Dict({"image": IMAGE, "allowed": spaces.MultiBinary(2)})
+    policy: Any = GRPO(
+        "MultiInputPolicy",
+        make_group_env(lambda: SpacesEnv(spec, spaces.Discrete(2)), 2, seed=0),
+        policy_kwargs={**AUX, "mask_key": "allowed"},
+        **SMALL,
+    ).policy
+    obs = {"image": th.zeros(1, *IMAGE.shape), "allowed": th.tensor([[0, 1]])}
+    assert policy.get_distribution_and_values(obs)[0].distribution.probs.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("policy", ["Cnn", "MultiInput", "MlpLstm"])
+def test_saved_and_resumed_to_the_last_bit(policy: str, tmp_path: Path) -> None:
+    def env() -> Any:
+        return copies(policy.removesuffix("Lstm"))
+
+    settings = {**SMALL, "batch_size": 32, "n_epochs": 2, "policy_kwargs": AUX}
+    model = DAPO(f"{policy}Policy", env(), **settings).learn(400, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
+    assert digest(DAPO.resume(checkpoints_in(tmp_path)[2], env()).learn()) == digest(model)
+    model.save(tmp_path / "model")
+    loaded = DAPO.load(tmp_path / "model", device="cpu")
+    for name, value in model.policy.state_dict().items():
+        assert th.equal(value, loaded.policy.state_dict()[name]), name
+
+
+class OwnDistribution(ActorPolicy):
+    def get_distribution(self, obs: Any, action_masks: Any = None) -> Any:
+        return super().get_distribution(obs, action_masks)
+
+
+@pytest.mark.parametrize(
+    ("policy", "coefficient", "message"),
+    [
+        ("MlpPolicy", 0.5, r'aux_vf_coef=0.5 is for the layers .*FlattenExtractor of this policy has none.*"CnnPolicy"'),
+        (OwnDistribution, 0.5, "OwnDistribution has a get_distribution of its own.*leave it out"),
+        ("CnnPolicy", -1.0, "aux_vf_coef must not be negative"),
+        ("TokenPolicy", 0.5, "TokenPolicy has a get_distribution of its own.*leave it out"),
+    ],
+)
+def test_where_it_is_refused(policy: Any, coefficient: float, message: str) -> None:
+    is_text = policy == "TokenPolicy"
+    env = VerifierTextVecEnv(2, task="arithmetic", seed=0) if is_text else copies("Cnn" if policy == "CnnPolicy" else "Mlp")
+    policy_kwargs = {"aux_vf_coef": coefficient, **(TINY_TEXT if is_text else {})}
+    with pytest.raises(ValueError, match=message):
+        GRPO(policy, env, policy_kwargs=policy_kwargs, device="cpu")
