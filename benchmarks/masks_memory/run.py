@@ -41,11 +41,13 @@ HAS = {
     "recurrent_ppo_shared": {MEMORY},
     "dapo_masks": {MASKS},
     "dapo_memory": {MEMORY},
+    # With an auxiliary value loss
+    "dapo_aux": {MASKS, MEMORY},
 }
 VARIANTS = {
     MASKS: ("dapo", "grpo", "maskable_ppo"),
-    MEMORY: ("dapo", "recurrent_ppo"),
-    BOTH: ("dapo", "dapo_masks", "dapo_memory", "maskable_ppo", "recurrent_ppo"),
+    MEMORY: ("dapo", "dapo_aux", "recurrent_ppo"),
+    BOTH: ("dapo", "dapo_aux", "dapo_masks", "dapo_memory", "maskable_ppo", "recurrent_ppo"),
 }
 N_EVALUATIONS, N_EPISODES, N_FINAL_EPISODES = 10, 20, 100
 EVALUATION_SEED = 10_000
@@ -77,6 +79,8 @@ def make_model(task: str, variant: str, seed: int) -> Any:
     has_memory = MEMORY in HAS[variant] & needs
     policy, policy_kwargs = ("MlpLstmPolicy", dict(LSTM)) if has_memory else ("MlpPolicy", {})
     kwargs: dict[str, Any] = {"seed": seed, "device": "cpu"}
+    if variant == "dapo_aux":
+        policy_kwargs["aux_vf_coef"] = 0.5
     if variant.endswith("_shared"):
         policy_kwargs |= {"shared_lstm": True, "enable_critic_lstm": False}
     kwargs["policy_kwargs"] = policy_kwargs

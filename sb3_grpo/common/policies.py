@@ -158,7 +158,7 @@ class ActorPolicy(ActorCriticPolicy):
         if self.aux_vf_coef > 0.0 and own:
             raise ValueError(
                 f"aux_vf_coef={self.aux_vf_coef} is for the layers of a features extractor, and {type(self).__name__} has a "
-                f"{own[0]} of its own, which may not use one: leave it out."
+                f"{own[0]} of its own, which may not use one: write policy_kwargs=dict(aux_vf_coef=0)."
             )
         used = {"use_bfloat16": self.use_bfloat16, "aux_vf_coef": self.aux_vf_coef if not self.is_recurrent else 0.0}
         for name, value in used.items():

@@ -141,9 +141,9 @@ class OwnDistribution(ActorPolicy):
     ("policy", "coefficient", "message"),
     [
         ("MlpPolicy", 0.5, r'aux_vf_coef=0.5 is for the layers .*FlattenExtractor of this policy has none.*"CnnPolicy"'),
-        (OwnDistribution, 0.5, "OwnDistribution has a get_distribution of its own.*leave it out"),
+        (OwnDistribution, 0.5, "OwnDistribution has a get_distribution of its own.*aux_vf_coef=0"),
         ("CnnPolicy", -1.0, "aux_vf_coef must not be negative"),
-        ("TokenPolicy", 0.5, "TokenPolicy has a get_distribution of its own.*leave it out"),
+        ("TokenPolicy", 0.5, "TokenPolicy has a get_distribution of its own.*aux_vf_coef=0"),
     ],
 )
 def test_where_it_is_refused(policy: Any, coefficient: float, message: str) -> None:
