@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.blocks import Writers, markdown, picture, steps_text
 from benchmarks.common import rows
 from benchmarks.figures import draw_curves, label
-from benchmarks.masks_memory.run import RESULTS, SPEED_TASKS, SPEEDS, VARIANTS
+from benchmarks.masks_memory.run import RESULTS, SEEDS, SPEED_TASKS, SPEEDS, VARIANTS
 from benchmarks.masks_memory.tasks import TASKS
 from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
@@ -19,6 +19,7 @@ NAMES = {
     "recurrent_ppo_shared": "RecurrentPPO, one LSTM",
     "dapo_masks": "DAPO, masks alone",
     "dapo_memory": "DAPO, memory alone",
+    "dapo_aux": "DAPO, auxiliary value loss",
 }
 
 
@@ -39,7 +40,7 @@ def curves(needs: str) -> str:
     :return: A picture with the curves of the tasks that need it
     """
     runs = _runs()
-    tasks = [task for task, each in TASKS.items() if each.needs == needs and (task, "dapo") in runs]
+    tasks = [task for task, each in TASKS.items() if each.needs == needs and len(runs[task, "dapo"]) == SEEDS]
     drawn: dict[str, list[Any]] = {}
     for variant in VARIANTS[needs]:
         of_tasks: list[Any] = []
