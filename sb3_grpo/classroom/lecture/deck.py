@@ -69,37 +69,45 @@ def read_slides(environment: jinja2.Environment, numbers: Mapping[str, Any]) -> 
     parts = [part.split("\n## ") for part in f"\n{text}".split("\n# ")[1:]]
     minutes = {name.strip(): sum(map(float, _MINUTES.findall("".join(each)))) for name, *each in parts}
     slides: list[Slide] = []
-    parser = markdown(BLOCKS | {"widget": _widget, "curves": lambda *_: curves_of_all()})
     for section, *each in parts:
-        for slide in each:
-            title, _, content = environment.from_string(slide).render(agenda=minutes, **numbers).partition("\n")
-            blocks: dict[str, tuple[str, str]] = {}
-            tokens = []
-            for token in parser.parse(content):
-                kind, _, arguments = token.info.partition(" ")
-                if token.type == "fence" and kind in ("conclusion", "notes"):
-                    blocks[kind] = arguments, token.content
-                else:
-                    tokens.append(token)
-            given = dict(pair.partition("=")[::2] for pair in blocks["notes"][0].split())
-            said = blocks["notes"][1]
-            slides.append(
-                Slide(
-                    number=len(slides) + 1,
-                    section=section.strip(),
-                    title=parser.renderInline(title),
-                    body=kept_together(parser.renderer.render(tokens, parser.options, {})),
-                    conclusion=kept_together(parser.render(blocks.get("conclusion", ("", ""))[1])),
-                    notes=parser.render(said),
-                    words=len(said.split()),
-                    work=float(given.get("work", 0)),
-                    begin=slides[-1].begin + slides[-1].minutes if slides else 0,
-                    minutes=float(given["minutes"]),
-                    optional="optional" in given,
-                    more=given.get("more", ""),
-                )
-            )
+        for source in each:
+            rendered = environment.from_string(source).render(agenda=minutes, **numbers)
+            slides.append(_slide(rendered, section.strip(), slides[-1] if slides else None))
     return slides
+
+
+def _slide(text: str, section: str, before: Slide | None) -> Slide:
+    """
+    :param text: Title and content of a slide, in Markdown
+    :param section: The part of the class that it belongs to
+    :param before: The slide before it
+    :return: The slide
+    """
+    parser = markdown(BLOCKS | {"widget": _widget, "curves": lambda *_: curves_of_all()})
+    title, _, content = text.partition("\n")
+    tokens, blocks = [], {"conclusion": ("", "")}
+    for token in parser.parse(content):
+        kind, _, arguments = token.info.partition(" ")
+        if token.type == "fence" and kind in ("conclusion", "notes"):
+            blocks[kind] = arguments, token.content
+        else:
+            tokens.append(token)
+    (_, concluded), (arguments, said) = blocks["conclusion"], blocks["notes"]
+    given = dict(pair.partition("=")[::2] for pair in arguments.split())
+    return Slide(
+        number=before.number + 1 if before else 1,
+        section=section,
+        title=parser.renderInline(title),
+        body=kept_together(parser.renderer.render(tokens, parser.options, {})),
+        conclusion=kept_together(parser.render(concluded)),
+        notes=parser.render(said),
+        words=len(said.split()),
+        work=float(given.get("work", 0)),
+        begin=before.begin + before.minutes if before else 0,
+        minutes=float(given["minutes"]),
+        optional="optional" in given,
+        more=given.get("more", ""),
+    )
 
 
 def sections(slides: list[Slide]) -> dict[str, list[Slide]]:
