@@ -110,11 +110,11 @@ def _collect(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.report import make_report
     from sb3_grpo.classroom.homework.collecting import collect_class
 
-    students = collect_class(args.folders, args.variant, args.output)
-    for same in students.same:
+    curves, left_out = collect_class(args.folders, args.variant, args.output)
+    for same in curves:
         if len(same) > 1:
             say(Text("The same curve: ", "bold"), ", ".join(same))
-    for student, why in students.left_out.items():
+    for student, why in left_out.items():
         say(Text("Left out: ", "bold yellow"), f"{student}: {why}")
     say(Text("Report: ", "bold"), str(make_report(args.output)))
     return OK

@@ -8,6 +8,7 @@ import torch as th
 
 from sb3_grpo.classroom.homework import mistakes
 from sb3_grpo.classroom.homework.mistakes import Function
+from sb3_grpo.classroom.homework.sandbox import evaluate
 from sb3_grpo.classroom.homework.student import Student
 from sb3_grpo.classroom.lecture.judge import problem_of
 from sb3_grpo.common.advantages import group_advantages
@@ -52,34 +53,17 @@ class Exercise(NamedTuple):
         """
         n_cases, seed = _HIDDEN if hidden else _VISIBLE
         cases = [*itertools.islice(self.cases(th.Generator().manual_seed(seed)), n_cases)]
-        by = self.gradient_of
+        compared = "values" if self.gradient_of is None else "gradient"
 
         def students(*arguments: Any) -> th.Tensor:
-            values, gradient = student.call(self.function, *arguments, gradient_of=by)
-            if by is None:
-                return values
-            return th.zeros_like(arguments[by]) if gradient is None else gradient
+            return student.call(self.function, *arguments, gradient_of=self.gradient_of)[compared]
 
-        right, wrong = self.right, self.mistakes
-        if by is not None:
-            right, wrong = gradient_of(right, by), {idea: gradient_of(each, by) for idea, each in wrong.items()}
+        def ours(function: Function) -> Function:
+            return lambda *arguments: evaluate(function, arguments, self.gradient_of)[compared]
+
+        wrong = {idea: ours(mistake) for idea, mistake in self.mistakes.items()}
         # Which class of error it is says nothing to students
-        return problem_of(students, right, cases, wrong).removeprefix("StudentError: ")
-
-
-def gradient_of(function: Function, by: int) -> Function:
-    """
-    :param function: a function of tensors
-    :param by: the argument by which to differentiate
-    :return: the gradient of the sum of its values
-    """
-
-    def gradient(*arguments: Any) -> th.Tensor:
-        arguments[by].requires_grad_()
-        values = function(*arguments)
-        return th.autograd.grad(values.sum(), arguments[by])[0] if values.requires_grad else th.zeros_like(arguments[by])
-
-    return gradient
+        return problem_of(students, ours(self.right), cases, wrong).removeprefix("StudentError: ")
 
 
 def _random_groups(generator: th.Generator) -> tuple[th.Tensor, th.Tensor]:
@@ -90,8 +74,8 @@ def _random_groups(generator: th.Generator) -> tuple[th.Tensor, th.Tensor]:
 
 
 def _groups(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
-    rewards = th.tensor([[[3.8], [5.2], [6.1]]])  # -1.06, 0.14, 0.92
-    yield rewards, th.ones_like(rewards, dtype=th.bool)
+    # Outcomes 3.8, 5.2 and 6.1, advantages -1.06, 0.14 and 0.92
+    yield th.tensor([[[3.8, 0.0], [2.0, 3.2], [6.1, 0.0]]]), th.tensor([[[True, False], [True, True], [True, False]]])
     while True:
         rewards, mask = _random_groups(generator)
         # A dead group, in which nothing may become NaN
@@ -100,12 +84,7 @@ def _groups(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
 
 
 def _overlong(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
-    yield (
-        th.tensor([[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]),
-        th.tensor([[[True] * 4, [True, True, False, False]]]),
-        2,
-        6,
-    )
+    yield th.tensor([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]]), th.tensor([[[True, True, True], [True, True, False]]]), 1, 5
     while True:
         rewards, mask = _random_groups(generator)
         yield rewards, mask, mask.shape[-1] // 3, mask.shape[-1] - 1
