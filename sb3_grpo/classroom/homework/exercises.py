@@ -125,19 +125,16 @@ def _ppo(log_ratio: th.Tensor, advantages: th.Tensor, clip_range: float) -> th.T
     return clipped_surrogate(log_ratio, advantages, clip_range, clip_range)
 
 
-def _k3(log_prob: th.Tensor, ref_log_prob: th.Tensor) -> th.Tensor:
-    return kl_estimate(log_prob, ref_log_prob, "k3")
+def _and_gradient(exercise: Exercise, points: int) -> list[Exercise]:
+    return [exercise, exercise._replace(points=points, mistakes=mistakes.GRADIENT, gradient_of=0)]
 
 
 _CLIP_RANGES = (0.2, 0.28), (0.1, 0.3)
 EXERCISES = [
     Exercise("group_advantage", 10, group_advantages, _groups, mistakes.GROUP_ADVANTAGE),
-    Exercise("ppo_loss", 5, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.PPO_LOSS),
-    Exercise("ppo_loss", 3, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.GRADIENT, gradient_of=0),
-    Exercise("dapo_loss", 8, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.DAPO_LOSS),
-    Exercise("dapo_loss", 4, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.GRADIENT, gradient_of=0),
-    Exercise("k3", 4, _k3, _log_probs, mistakes.K3),
-    Exercise("k3", 2, _k3, _log_probs, mistakes.GRADIENT, gradient_of=0),
+    *_and_gradient(Exercise("ppo_loss", 5, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.PPO_LOSS), 3),
+    *_and_gradient(Exercise("dapo_loss", 8, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.DAPO_LOSS), 4),
+    *_and_gradient(Exercise("k3", 4, lambda p, q: kl_estimate(p, q, "k3"), _log_probs, mistakes.K3), 2),
     Exercise("token_average", 6, lambda e, n: step_weights(e, n, "step"), _episodes, mistakes.TOKEN_AVERAGE),
     Exercise("live", 4, live_groups, _outcomes, mistakes.LIVE),
     Exercise("overlong", 4, mistakes.overlong, _overlong, mistakes.OVERLONG),

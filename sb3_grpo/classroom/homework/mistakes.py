@@ -80,8 +80,6 @@ DAPO_LOSS: dict[str, Function] = dict(_PPO) | {
 GRADIENT: dict[str, Function] = {
     "there is no gradient, so nothing is learned: no detach(), no item(), no NumPy, no no_grad()": lambda *a: a[0].detach()
 }
-
-
 K3: dict[str, Function] = {
     "the sign of the log ratio is the wrong one: log r = log ref - log pi": lambda p, q: kl_estimate(q, p, "k3"),
     "the estimate has the wrong sign: k3 is never negative": lambda p, q: -kl_estimate(p, q, "k3"),

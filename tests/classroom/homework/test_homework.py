@@ -37,7 +37,8 @@ def written(path: Path, *changes: tuple[str, str]) -> Path:
 
 
 def problems(path: Path) -> dict[str, str]:
-    return {each.name: each.problem for each in check(path) if each.problem}
+    with student.Student(path) as functions:
+        return {each.name: each.problem for each in check(functions, hidden=False) if each.problem}
 
 
 def test_solution_is_right(tmp_path: Path) -> None:
