@@ -76,12 +76,13 @@ def _new(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.homework.grading import check
-    from sb3_grpo.classroom.homework.student import FILE
+    from sb3_grpo.classroom.homework.student import FILE, Student
 
     path = args.folder / FILE
     if not path.is_file():
         raise UsageError(f"There is no {path}: go to the folder of your homework, or name it")
-    results = check(path)
+    with Student(path, quiet=False) as student:
+        results = check(student, hidden=False)
     for result in results:
         mark = Text("wrong  ", "red") if result.problem else Text("right  ", "green")
         say(mark, f"{result.name}{': ' if result.problem else ''}{result.problem}")
@@ -91,15 +92,16 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from sb3_grpo.classroom.homework.grading import grade_all, points_csv, write_gradescope
+    from sb3_grpo.classroom.homework.grading import grade_all, points_csv
     from sb3_grpo.utils.files import replace_text
 
-    args.output.mkdir(parents=True, exist_ok=True)
     grades = []
     for grade in grade_all(args.folders, args.workers):
         grades.append(grade)
         say(Text(grade.student, "bold"), f": {grade.points} of {grade.possible}")
-        write_gradescope(grade, args.output / grade.student / "results.json")
+        folder = args.output / grade.student
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(folder / "results.json", grade.gradescope(), durable=False)
     replace_text(args.output / "points.csv", points_csv(grades))
     say(Text("Points: ", "bold"), str(args.output / "points.csv"))
     return OK
@@ -110,11 +112,11 @@ def _collect(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.report import make_report
     from sb3_grpo.classroom.homework.collecting import collect_class
 
-    students = collect_class(args.folders, args.variant, args.output)
-    for same in students.same:
+    curves, left_out = collect_class(args.folders, args.variant, args.output)
+    for same in curves:
         if len(same) > 1:
             say(Text("The same curve: ", "bold"), ", ".join(same))
-    for student, why in students.left_out.items():
+    for student, why in left_out.items():
         say(Text("Left out: ", "bold yellow"), f"{student}: {why}")
     say(Text("Report: ", "bold"), str(make_report(args.output)))
     return OK

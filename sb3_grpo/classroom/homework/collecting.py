@@ -4,7 +4,6 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from sb3_grpo.classroom.compare.collect import collect, combine, pack
 from sb3_grpo.classroom.compare.experiment import FILE
@@ -13,19 +12,7 @@ from sb3_grpo.classroom.homework.grading import by_name
 from sb3_grpo.console import UsageError
 
 
-class Class(NamedTuple):
-    """
-    Whose curves are shown.
-
-    :param same: the students of each curve; those whose runs have the same returns to the last digit share one
-    :param left_out: why others are left out
-    """
-
-    same: list[list[str]]
-    left_out: dict[str, str]
-
-
-def collect_class(folders: Sequence[Path], variant: str, target: Path) -> Class:
+def collect_class(folders: Sequence[Path], variant: str, target: Path) -> tuple[list[list[str]], dict[str, str]]:
     """
     Make one comparison of the students' comparisons: a variant for each student, or for all with the same returns, and those
     that are not the student's own of the first one.
@@ -33,7 +20,8 @@ def collect_class(folders: Sequence[Path], variant: str, target: Path) -> Class:
     :param folders: folders of students, with a comparison in each
     :param variant: name of the student's variant
     :param target: folder to write to
-    :return: whose curves are shown
+    :return: the students of each curve: those whose runs have the same returns to the last digit share one; and why others
+        are left out
     """
     curves: dict[tuple[float, ...], list[str]] = {}
     parts: list[Results] = []
@@ -59,7 +47,7 @@ def collect_class(folders: Sequence[Path], variant: str, target: Path) -> Class:
         for results, students in zip(parts, curves.values(), strict=True)
     ]
     pack(combine(named), target)
-    return Class([*curves.values()], left_out)
+    return [*curves.values()], left_out
 
 
 def _curve_name(students: list[str]) -> str:

@@ -8,6 +8,7 @@ import torch as th
 
 from sb3_grpo.classroom.homework import mistakes
 from sb3_grpo.classroom.homework.mistakes import Function
+from sb3_grpo.classroom.homework.sandbox import evaluate
 from sb3_grpo.classroom.homework.student import Student
 from sb3_grpo.classroom.lecture.judge import problem_of
 from sb3_grpo.common.advantages import group_advantages
@@ -52,34 +53,17 @@ class Exercise(NamedTuple):
         """
         n_cases, seed = _HIDDEN if hidden else _VISIBLE
         cases = [*itertools.islice(self.cases(th.Generator().manual_seed(seed)), n_cases)]
-        by = self.gradient_of
+        compared = "values" if self.gradient_of is None else "gradient"
 
         def students(*arguments: Any) -> th.Tensor:
-            values, gradient = student.call(self.function, *arguments, gradient_of=by)
-            if by is None:
-                return values
-            return th.zeros_like(arguments[by]) if gradient is None else gradient
+            return student.call(self.function, *arguments, gradient_of=self.gradient_of)[compared]
 
-        right, wrong = self.right, self.mistakes
-        if by is not None:
-            right, wrong = gradient_of(right, by), {idea: gradient_of(each, by) for idea, each in wrong.items()}
+        def ours(function: Function) -> Function:
+            return lambda *arguments: evaluate(function, arguments, self.gradient_of)[compared]
+
+        wrong = {idea: ours(mistake) for idea, mistake in self.mistakes.items()}
         # Which class of error it is says nothing to students
-        return problem_of(students, right, cases, wrong).removeprefix("StudentError: ")
-
-
-def gradient_of(function: Function, by: int) -> Function:
-    """
-    :param function: a function of tensors
-    :param by: the argument by which to differentiate
-    :return: the gradient of the sum of its values
-    """
-
-    def gradient(*arguments: Any) -> th.Tensor:
-        arguments[by].requires_grad_()
-        values = function(*arguments)
-        return th.autograd.grad(values.sum(), arguments[by])[0] if values.requires_grad else th.zeros_like(arguments[by])
-
-    return gradient
+        return problem_of(students, ours(self.right), cases, wrong).removeprefix("StudentError: ")
 
 
 def _random_groups(generator: th.Generator) -> tuple[th.Tensor, th.Tensor]:
@@ -90,8 +74,8 @@ def _random_groups(generator: th.Generator) -> tuple[th.Tensor, th.Tensor]:
 
 
 def _groups(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
-    rewards = th.tensor([[[3.8], [5.2], [6.1]]])  # -1.06, 0.14, 0.92
-    yield rewards, th.ones_like(rewards, dtype=th.bool)
+    # Outcomes 3.8, 5.2 and 6.1, advantages -1.06, 0.14 and 0.92
+    yield th.tensor([[[3.8, 0.0], [2.0, 3.2], [6.1, 0.0]]]), th.tensor([[[True, False], [True, True], [True, False]]])
     while True:
         rewards, mask = _random_groups(generator)
         # A dead group, in which nothing may become NaN
@@ -100,12 +84,7 @@ def _groups(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
 
 
 def _overlong(generator: th.Generator) -> Iterator[tuple[Any, ...]]:
-    yield (
-        th.tensor([[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]),
-        th.tensor([[[True] * 4, [True, True, False, False]]]),
-        2,
-        6,
-    )
+    yield th.tensor([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]]), th.tensor([[[True, True, True], [True, True, False]]]), 1, 5
     while True:
         rewards, mask = _random_groups(generator)
         yield rewards, mask, mask.shape[-1] // 3, mask.shape[-1] - 1
@@ -146,19 +125,16 @@ def _ppo(log_ratio: th.Tensor, advantages: th.Tensor, clip_range: float) -> th.T
     return clipped_surrogate(log_ratio, advantages, clip_range, clip_range)
 
 
-def _k3(log_prob: th.Tensor, ref_log_prob: th.Tensor) -> th.Tensor:
-    return kl_estimate(log_prob, ref_log_prob, "k3")
+def _and_gradient(exercise: Exercise, points: int) -> list[Exercise]:
+    return [exercise, exercise._replace(points=points, mistakes=mistakes.GRADIENT, gradient_of=0)]
 
 
 _CLIP_RANGES = (0.2, 0.28), (0.1, 0.3)
 EXERCISES = [
     Exercise("group_advantage", 10, group_advantages, _groups, mistakes.GROUP_ADVANTAGE),
-    Exercise("ppo_loss", 5, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.PPO_LOSS),
-    Exercise("ppo_loss", 3, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.GRADIENT, gradient_of=0),
-    Exercise("dapo_loss", 8, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.DAPO_LOSS),
-    Exercise("dapo_loss", 4, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.GRADIENT, gradient_of=0),
-    Exercise("k3", 4, _k3, _log_probs, mistakes.K3),
-    Exercise("k3", 2, _k3, _log_probs, mistakes.GRADIENT, gradient_of=0),
+    *_and_gradient(Exercise("ppo_loss", 5, _ppo, lambda g: _steps(g, (0.2,), (0.1,)), mistakes.PPO_LOSS), 3),
+    *_and_gradient(Exercise("dapo_loss", 8, clipped_surrogate, lambda g: _steps(g, *_CLIP_RANGES), mistakes.DAPO_LOSS), 4),
+    *_and_gradient(Exercise("k3", 4, lambda p, q: kl_estimate(p, q, "k3"), _log_probs, mistakes.K3), 2),
     Exercise("token_average", 6, lambda e, n: step_weights(e, n, "step"), _episodes, mistakes.TOKEN_AVERAGE),
     Exercise("live", 4, live_groups, _outcomes, mistakes.LIVE),
     Exercise("overlong", 4, mistakes.overlong, _overlong, mistakes.OVERLONG),

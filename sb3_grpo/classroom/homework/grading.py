@@ -17,7 +17,6 @@ from sb3_grpo.classroom.homework import equality
 from sb3_grpo.classroom.homework.exercises import EXERCISES
 from sb3_grpo.classroom.homework.student import FILE, Student
 from sb3_grpo.console import UsageError
-from sb3_grpo.utils.files import replace_text
 
 _NOT_TRIED = "not tried, because the function is not right yet"
 
@@ -27,15 +26,17 @@ class Result(NamedTuple):
     What a test says.
 
     :param name: name of the test
-    :param points: points for it
-    :param possible: maximum of them
+    :param possible: points for a right function
     :param problem: what is wrong, empty if nothing is
     """
 
     name: str
-    points: int
     possible: int
     problem: str
+
+    @property
+    def points(self) -> int:
+        return 0 if self.problem else self.possible
 
 
 class Grade(NamedTuple):
@@ -57,16 +58,13 @@ class Grade(NamedTuple):
     def possible(self) -> int:
         return sum(each.possible for each in self.results)
 
-
-def check(path: Path) -> list[Result]:
-    """
-    Try the visible tests.
-
-    :param path: file with a student's functions
-    :return: what each test says
-    """
-    with Student(path, quiet=False) as student:
-        return _tests(student, hidden=False)
+    def gradescope(self) -> str:
+        """The content of Gradescope's ``results.json``."""
+        tests = [
+            {"name": each.name, "score": each.points, "max_score": each.possible, "output": each.problem or "right"}
+            for each in self.results
+        ]
+        return json.dumps({"score": self.points, "tests": tests}, indent=2) + "\n"
 
 
 def grade_all(folders: Sequence[Path], workers: int | None) -> Iterator[Grade]:
@@ -94,22 +92,26 @@ def grade(name: str, path: Path) -> Grade:
     """
     th.set_num_threads(1)
     with Student(path) as student:
-        results = _tests(student, hidden=True)
+        results = check(student, hidden=True)
         wrong = {exercise.function for exercise, each in zip(EXERCISES, results, strict=True) if each.problem}
         found = equality.differences(student, [function for function in equality.POINTS if function not in wrong])
     for function, possible in equality.POINTS.items():
-        problem = found.get(function, _NOT_TRIED)
-        results.append(Result(f"{function}, training", 0 if problem else possible, possible, problem))
+        results.append(Result(f"{function}, training", possible, found.get(function, _NOT_TRIED)))
     return Grade(name, results)
 
 
-def _tests(student: Student, hidden: bool) -> list[Result]:
+def check(student: Student, hidden: bool) -> list[Result]:
+    """
+    :param student: the student's functions
+    :param hidden: whether to try other cases than the student can
+    :return: what each test says
+    """
     results: list[Result] = []
     for exercise in EXERCISES:
         # The gradient of a function comes after its values
         wrong = {each.name for each in results if each.problem}
         problem = _NOT_TRIED if exercise.function in wrong else exercise.problem(student, hidden)
-        results.append(Result(exercise.name, 0 if problem else exercise.points, exercise.points, problem))
+        results.append(Result(exercise.name, exercise.points, problem))
     return results
 
 
@@ -125,12 +127,12 @@ def by_name(folders: Sequence[Path]) -> dict[str, Path]:
     :return: the same by the names of the students
     :raises UsageError: if two are the same
     """
-    named = {folder.resolve().name: folder for folder in folders}
+    named: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"There is no folder {folder}")
-        if named[folder.resolve().name] != folder:
-            raise UsageError(f"{folder} and {named[folder.resolve().name]} have the same name, which is that of the student")
+        if (other := named.setdefault(folder.resolve().name, folder)) != folder:
+            raise UsageError(f"{other} and {folder} have the same name, which is that of the student")
     return named
 
 
@@ -145,16 +147,3 @@ def points_csv(grades: Sequence[Grade]) -> str:
     for each in sorted(grades):
         writer.writerow([each.student, each.points, each.possible, *(result.points for result in each.results)])
     return table.getvalue()
-
-
-def write_gradescope(grade: Grade, path: Path) -> None:
-    """
-    :param grade: points of a student
-    :param path: the file, in the format of Gradescope's ``results.json``
-    """
-    tests = [
-        {"name": each.name, "score": each.points, "max_score": each.possible, "output": each.problem or "right"}
-        for each in grade.results
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps({"score": grade.points, "tests": tests}, indent=2) + "\n", durable=False)

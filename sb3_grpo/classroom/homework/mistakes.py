@@ -39,6 +39,7 @@ GROUP_ADVANTAGE: dict[str, Function] = {
     "you divided by G: the sample deviation divides by G - 1": lambda r, m: _normalised(r, m, correction=0),
     "you did not divide by the standard deviation": lambda r, m: _normalised(r, m, power=0.0),
     "you averaged the rewards of an episode: its outcome is their sum": lambda r, m: _normalised(r, m, mean=True),
+    "padded steps have an advantage: it is 0 where the mask is False": lambda r, m: _normalised(r, th.ones_like(m)),
 }
 
 
@@ -79,8 +80,6 @@ DAPO_LOSS: dict[str, Function] = dict(_PPO) | {
 GRADIENT: dict[str, Function] = {
     "there is no gradient, so nothing is learned: no detach(), no item(), no NumPy, no no_grad()": lambda *a: a[0].detach()
 }
-
-
 K3: dict[str, Function] = {
     "the sign of the log ratio is the wrong one: log r = log ref - log pi": lambda p, q: kl_estimate(q, p, "k3"),
     "the estimate has the wrong sign: k3 is never negative": lambda p, q: -kl_estimate(p, q, "k3"),
@@ -99,6 +98,7 @@ TOKEN_AVERAGE: dict[str, Function] = {
         th.ones(len(e)) / (n * _lengths(e).max())
     ),
     "you kept 1/|o|, and did not divide by the number of episodes either": lambda e, n: 1 / _lengths(e),
+    "all weights are 0: episode holds whole numbers, and a tensor like it, too": lambda e, n: th.zeros(len(e)),
     "you divided by the number of episodes: divide by the number of steps": lambda e, n: th.ones(len(e)) / n,
 }
 LIVE: dict[str, Function] = {

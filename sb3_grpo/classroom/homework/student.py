@@ -7,9 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch as th
@@ -25,11 +28,8 @@ _START, _CALL, _TOTAL = 120.0, 5.0, 25.0
 class StudentError(Exception):
     """A student's function raised an error, took too long, or ended its process."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
 
-
-class Student:
+class Student(contextlib.AbstractContextManager["Student"]):
     """
     Calls the functions in a file. The process that runs them is started when needed, and again after it has ended.
 
@@ -43,22 +43,19 @@ class Student:
         self._seconds_left = _TOTAL
         self._broken: StudentError | None = None  # why the file cannot be imported
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: socket.socket
+        self._connection: Connection
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 
-    def __enter__(self) -> "Student":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
         self._folder.cleanup()
 
-    def call(self, function: str, *arguments: Any, gradient_of: int | None = None) -> tuple[th.Tensor, th.Tensor | None]:
+    def call(self, function: str, *arguments: Any, gradient_of: int | None = None) -> dict[str, th.Tensor]:
         """
         :param function: its name
         :param arguments: tensors and numbers
         :param gradient_of: the argument by which the sum of the values is to be differentiated
-        :return: what it returns, and the gradient, ``None`` if there is none
+        :return: its "values", and their "gradient"
         :raises NotImplementedError: if it is not written yet
         :raises StudentError: if it fails
         """
@@ -68,39 +65,36 @@ class Student:
             self._start()
         tensors = {f"{place}": each for place, each in enumerate(arguments) if isinstance(each, th.Tensor)}
         names = [f"{place}" if f"{place}" in tensors else each for place, each in enumerate(arguments)]
-        asked = {"function": function, "arguments": names, "gradient_of": gradient_of}
-        answer, values = self._ask(asked, tensors)
-        if answer.get("unwritten"):
-            raise NotImplementedError
-        if "error" in answer or "values" not in values:
-            raise StudentError(f"{answer.get('error', 'it sent no values')}"[:500])
-        gradient = values.get("gradient")
-        if gradient is not None and (gradient_of is None or gradient.shape != arguments[gradient_of].shape):
-            raise StudentError("its gradient has another shape than its argument")
-        return values["values"], gradient
+        sent = self._ask({"function": function, "arguments": names, "gradient_of": gradient_of}, tensors)
+        if sent.keys() != ({"values"} if gradient_of is None else {"values", "gradient"}):
+            raise StudentError("it sent no values")
+        return sent
 
-    def _ask(self, asked: dict[str, Any], tensors: dict[str, th.Tensor]) -> Any:
+    def _ask(self, asked: dict[str, Any], tensors: dict[str, th.Tensor]) -> dict[str, th.Tensor]:
         if self._seconds_left <= 0:
             raise StudentError(f"not called: all functions together have taken {_TOTAL:g} s")
         limit, begin = min(_CALL, self._seconds_left), time.monotonic()
         try:
-            self._connection.settimeout(limit)
-            sandbox.send(self._connection, asked, tensors)
-            return sandbox.receive(self._connection, limit)
-        except TimeoutError:
+            with self._limited(limit):
+                sandbox.send(self._connection, asked, tensors)
+                answer, sent = sandbox.receive(self._connection)
+        except (EOFError, OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             self._stop()
-            raise StudentError(f"it did not finish within {limit:.0f} s: is there a loop that never ends?") from None
-        except (EOFError, OSError):
-            self._stop()
-            raise StudentError("it ended its process") from None
-        except (ValueError, TypeError, RecursionError, SafetensorError) as error:
-            self._stop()
+            if time.monotonic() - begin >= limit:
+                raise StudentError(f"it did not finish within {limit:.0f} s: is there a loop that never ends?") from None
+            if isinstance(error, EOFError | ConnectionError):
+                raise StudentError("it ended its process") from None
             raise StudentError(f"it sent what cannot be read ({error})") from None
         finally:
             self._seconds_left -= time.monotonic() - begin
+        if answer.get("unwritten"):
+            raise NotImplementedError
+        if "error" in answer:
+            raise StudentError(str(answer["error"])[:500])
+        return sent
 
     def _start(self) -> None:
-        self._connection, other_end = socket.socketpair()
+        self._connection, other_end = Pipe()
         output = subprocess.DEVNULL if self.quiet else None
         with other_end:
             self._process = subprocess.Popen(
@@ -116,23 +110,39 @@ class Student:
                 start_new_session=True,
             )
         try:
-            sandbox.receive(self._connection, _START)
+            with self._limited(_START):
+                sandbox.receive(self._connection)
         except (EOFError, OSError) as error:
             self._stop()
             raise RuntimeError("The process for students' functions does not start") from error
         try:
-            answer, _ = self._ask({"path": str(self.path)}, {})
-            if "error" in answer:
-                raise StudentError(str(answer["error"]))
-        except StudentError as error:
+            self._ask({"path": str(self.path)}, {})
+        except (StudentError, NotImplementedError) as error:
             self._stop()
-            self._broken = StudentError(f"{self.path.name} cannot be imported: {error}"[:500])
+            self._broken = StudentError(f"{self.path.name} cannot be imported: {error}")
             raise self._broken from None
+
+    @contextlib.contextmanager
+    def _limited(self, seconds: float) -> Iterator[None]:
+        timer = threading.Timer(seconds, self._kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # A child with another process group may keep the other end open
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as connection, contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _stop(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
             self._process.wait()
             self._connection.close()
             self._process = None

@@ -16,6 +16,7 @@ import torch as th
 from sb3_grpo.classroom.homework import equality, exercises, sheets, student
 from sb3_grpo.classroom.homework.exercises import EXERCISES
 from sb3_grpo.classroom.homework.grading import check
+from sb3_grpo.classroom.homework.sandbox import evaluate
 from sb3_grpo.cli.main import _make_parser, main
 
 SOLUTION = (Path(sheets.__file__).parent / "handouts" / "solution.py").read_text()
@@ -36,7 +37,8 @@ def written(path: Path, *changes: tuple[str, str]) -> Path:
 
 
 def problems(path: Path) -> dict[str, str]:
-    return {each.name: each.problem for each in check(path) if each.problem}
+    with student.Student(path) as functions:
+        return {each.name: each.problem for each in check(functions, hidden=False) if each.problem}
 
 
 def test_solution_is_right(tmp_path: Path) -> None:
@@ -79,6 +81,15 @@ MISTAKES = [
             "group_advantage",
             "is something divided by 0?",
         ),
+        (ALL_STEPS, "th.full_like(episode, 1 / len(episode))", "token_average", "holds whole numbers"),
+    ],
+    [
+        (
+            "th.where(mask, advantages, 0.0)",
+            "advantages.expand_as(rewards)",
+            "group_advantage",
+            "padded steps have an advantage",
+        ),
     ],
 ]
 
@@ -93,23 +104,25 @@ def test_mistakes_are_named(tmp_path: Path, mistakes: list[tuple[str, str, str, 
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ("[0 for _ in iter(int, 1)]", "did not finish"),
-        ("__import__('os')._exit(0)", "it ended its process"),
+        # The beginning of a message, and then nothing
+        ("[os.write(int(sys.argv[1]), bytes(4)), [0 for _ in iter(int, 1)]]", "did not finish"),
+        ("os._exit(0)", "it ended its process"),
         ("exit()", "it ended its process"),
         ("th.ones(2**34)", "alloc"),
         ("__import__('sb3_grpo')", "write the functions with PyTorch alone"),
         # Writes into the connection what is no message
-        ("__import__('os').write(int(__import__('sys').argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
+        ("os.write(int(sys.argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
         # Nothing of this package is in the process
-        ("{each: 0 for each, module in __import__('sys').modules.items() if module and 'sb3_grpo' in each}[0]", "KeyError: 0"),
+        ("{each: 0 for each, module in sys.modules.items() if module and 'sb3_grpo' in each}[0]", "KeyError: 0"),
     ],
 )
 def test_functions_only_harm_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str) -> None:
     monkeypatch.setattr(student, "_CALL", 3.0)
-    with student.Student(written(tmp_path / "student.py", (KL, wrong))) as functions:
+    path = written(tmp_path / "student.py", (KL, wrong), ("import torch as th", "import os, sys\nimport torch as th"))
+    with student.Student(path) as functions:
         with pytest.raises(student.StudentError, match=re.escape(said)):
             functions.call("k3", th.zeros(2), th.zeros(2))
-        assert functions.call("live", th.eye(2))[0].tolist() == [True, True]
+        assert functions.call("live", th.eye(2))["values"].tolist() == [True, True]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
@@ -124,7 +137,7 @@ def test_another_function_trains_another_policy(exercise: exercises.Exercise) ->
     class Wrong:
         def call(self, function: str, *arguments, gradient_of: int | None = None):
             assert function == exercise.function
-            return equality.call_here(wrong, *arguments, gradient_of=gradient_of)
+            return evaluate(wrong, arguments, gradient_of)
 
     assert "it trains another policy" in equality.differences(Wrong(), [exercise.function])[exercise.function]
 
@@ -189,7 +202,10 @@ def test_comparisons_of_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     Path("hw.yml").write_text(sheet + "n_evaluations: 2\nn_eval_episodes: 1\nn_final_episodes: 2\n")
     # As students do: the runs find student.py where the command was given
     command = [sys.executable, "-m", "sb3_grpo", "compare", "--config", "hw.yml", "--no-clip"]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run(command, check=True, env=env)
+    # The student's functions are still the same ones
+    subprocess.run(command, check=True, env=env)
     shutil.copytree("comparisons", tmp_path / "grace" / "comparisons")
     shutil.copytree("comparisons", tmp_path / "lin" / "comparisons")
     evaluations = tmp_path / "lin" / "comparisons" / "hw" / "runs" / "CartPole-v1" / "my DAPO" / "0" / "evaluations.csv"
