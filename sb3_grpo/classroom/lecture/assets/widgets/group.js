@@ -1,4 +1,4 @@
-const GROUP_SCALES = { group: "of the group (GRPO)", batch: "of all groups together", none: "not at all (Dr. GRPO)" };
+const GROUP_SCALES = { group: "of the group", batch: "of all groups together", none: "not at all (Dr. GRPO)" };
 const MAX_MEMBERS = 48;
 
 // "2, 10, 3; 0 1 1" as rows of numbers, or what is wrong with it
@@ -13,7 +13,7 @@ function parseGroups(typed) {
 
 // The reward on the left, the advantage as a bar
 function advantageBars(rows, advantages, isLive, keeps, label) {
-  const width = 360, height = 24, zero = 220, reach = Math.max(...advantages.map(Math.abs), 1e-9), room = 85;
+  const width = 380, height = 24, zero = 240, reach = Math.max(...advantages.map(Math.abs), 1e-9), room = 85;
   const root = svg("svg", { role: "img", "aria-label": label });
   let y = 4, at = 0;
   rows.forEach((row, number) => {
@@ -24,7 +24,7 @@ function advantageBars(rows, advantages, isLive, keeps, label) {
     root.append(svg("path", { class: "axis", d: `M${zero} ${y}V${y + row.length * height}` }));
     for (const reward of row) {
       const advantage = advantages[at++], length = (Math.abs(advantage) / reach) * room;
-      root.append(svg("text", { x: 84, y: y + 15, "text-anchor": "end", class: dead ? "soft" : "" }, `reward ${fmt(reward, Number.isInteger(reward) ? 0 : 1)}`));
+      root.append(svg("text", { x: 104, y: y + 15, "text-anchor": "end", class: dead ? "soft" : "" }, `reward ${fmt(reward, Number.isInteger(reward) ? 0 : 1)}`));
       if (dead) root.append(svg("rect", { x: zero - 3, y: y + 3, width: 6, height: height - 8, class: "fill-grey" }));
       else root.append(svg("rect", { x: advantage < 0 ? zero - length : zero, y: y + 3, width: Math.max(length, 1), height: height - 8, class: advantage < 0 ? "fill-orange" : "fill-green" }));
       root.append(svg("text", { x: zero + (advantage < 0 ? -length - 6 : length + 6), y: y + 15, "text-anchor": advantage < 0 ? "end" : "start", class: dead ? "soft" : "" }, fmt(advantage)));
