@@ -27,15 +27,21 @@ class Judge:
         self.right: dict[str, bool] = {}
 
     def function(
-        self, name: str, student: Callable[..., Any], right: Callable[..., Any], cases: Sequence[Sequence[Any]]
+        self,
+        name: str,
+        student: Callable[..., Any],
+        right: Callable[..., Any],
+        cases: Sequence[Sequence[Any]],
+        mistakes: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         """
         :param name: name of the exercise
         :param student: the student's function
         :param right: the right function
         :param cases: the arguments of each call; put the one that is easiest to compute by hand first
+        :param mistakes: see :func:`problem_of`
         """
-        self.note(name, problem_of(student, right, cases))
+        self.note(name, problem_of(student, right, cases, mistakes))
 
     def number(self, name: str, given: Any, right: float, tolerance: float = 1e-2) -> None:
         """
