@@ -103,7 +103,7 @@ def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
     :param algorithm: PPO, GRPO or DAPO
     :return: The last returns of the three seeds, as text
     """
-    examples = json.loads((files("sb3_grpo.classroom.lecture") / "data" / "live.json").read_text("utf-8"))
+    examples = _data("live")
     settings = learning_rate, clip
     runs = next(each["runs"] for each in examples if (each["state"]["lr"], each["state"]["clip"]) == settings)
     within = ([point for point in run["points"] if point[0] <= BUDGET] for run in runs if run["algorithm"] == algorithm)
@@ -111,6 +111,10 @@ def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
     return f"{first}, {second} and {third}"
 
 
-# By name in the chapters
+def _data(name: str) -> Any:
+    return json.loads((files("sb3_grpo.classroom.lecture") / "data" / f"{name}.json").read_text("utf-8"))
+
+
+# By name in chapters and slides
 FUNCTIONS: tuple[Callable[..., Any], ...] = (clipped, advantages, gae, step_weight, penalty, k, changed_defaults, recorded)
-EXAMPLES = {function.__name__: function for function in FUNCTIONS}
+EXAMPLES: dict[str, Any] = {"switches": _data("switches"), **{function.__name__: function for function in FUNCTIONS}}
