@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # Arguments that only PPO has, and what to do with them here
 PPO_ARGUMENTS = {
-    "vf_coef": "leave it out, as there is no critic network (policy_kwargs=dict(aux_vf_coef=...) is an auxiliary loss)",
+    "vf_coef": "leave it out, as there is no critic network; aux_vf_coef in policy_kwargs is an auxiliary loss",
     "clip_range_vf": "leave it out, as there is no critic network",
     "rollout_buffer_class": "leave it out",
     "rollout_buffer_kwargs": "leave it out",

@@ -47,14 +47,26 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, callback: Any, steps: int, err
     monkeypatch.setattr(callback, "_on_step", on_step)
 
 
+def train_slowly(arguments: list[str], checkpoints: Path) -> None:
+    """Train, but hardly get on after three checkpoints: whoever waits for them may be slow, too."""
+    original = EpisodeReturns._on_step
+
+    def on_step(self: Any) -> bool:
+        time.sleep(0.05 if len(checkpoints_in(checkpoints)) >= 3 else 0.0)
+        return original(self)
+
+    EpisodeReturns._on_step = on_step  # type: ignore[method-assign]
+    sys.exit(main(arguments))
+
+
 def test_a_killed_training_goes_on_as_if_it_had_not_been() -> None:
     assert main([*TRAIN, "--output", "whole"]) == 0
     assert sorted(os.listdir("whole")) == ["config.json", "curve.png", "model.zip"], "no checkpoints of a complete run"
     for sign, left in ((signal.SIGKILL, ["checkpoints", "config.json"]), (signal.SIGTERM, None)):
-        arguments = [*TRAIN, "--output", sign.name]
-        process = multiprocessing.get_context("fork").Process(target=lambda arguments=arguments: sys.exit(main(arguments)))
+        arguments, checkpoints = [*TRAIN, "--output", sign.name], Path(sign.name, "checkpoints")
+        process = multiprocessing.get_context("fork").Process(target=train_slowly, args=(arguments, checkpoints))
         process.start()
-        while len(checkpoints_in(Path(sign.name, "checkpoints"))) < 3 and process.is_alive():
+        while len(checkpoints_in(checkpoints)) < 3 and process.is_alive():
             time.sleep(0.02)
         os.kill(process.pid, sign)
         process.join()
