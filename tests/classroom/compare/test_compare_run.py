@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,10 +246,11 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
         wait_for(lambda: any("forkserver" in " ".join(each.cmdline()) for each in psutil.Process(process.pid).children()))
         os.killpg(process.pid, signal.SIGINT)
         # Not until the server ends, which finishes its imports first
-        process.wait(timeout=60)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=180)
     finally:
         process.kill()
-    assert process.returncode == 130 and printed.read_text().split() == ["Interrupted"]
+    assert (process.returncode, printed.read_text().split()) == (130, ["Interrupted"])
 
 
 def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path) -> None:
