@@ -36,7 +36,8 @@ def test_the_page_of_arguments() -> None:
     [pytest.param(path, id=path.stem, marks=[] if path.stem in FAST else [pytest.mark.slow]) for path in PAGES_OF],
 )
 def test_the_pages_of_results_are_current(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
+    if page.stem != "lesson_plan":  # the lecture's slides have pictures in them
+        monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
     np.seterr(all="ignore")
     written = page.read_text(encoding="utf-8")
     assert blocks.refresh(written, WRITERS) == written, f"Write it again: python -m benchmarks.pages {page.stem}"
