@@ -1,5 +1,6 @@
 """Pages in a real browser: whether they work, ask for nothing, and can be used by everybody."""
 
+import multiprocessing
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ def chromium() -> "Iterator[Browser]":
         )
         yield browser
         browser.close()
+        # Playwright waits until nobody holds its pipes any more: environments that tests left open have inherited them
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
 class Opened:
