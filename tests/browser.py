@@ -30,7 +30,7 @@ def chromium() -> "Iterator[Browser]":
         )
         yield browser
         browser.close()
-        # Playwright waits until nobody holds its pipes any more: environments that tests left open have inherited them
+        # Playwright waits for its pipes, which environments that tests left open may have inherited
         for process in multiprocessing.active_children():
             process.terminate()
 

@@ -48,7 +48,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, callback: Any, steps: int, err
 
 
 def train_slowly(arguments: list[str], checkpoints: Path) -> None:
-    """Train, but hardly get on after three checkpoints: whoever waits for them may be slow, too."""
+    """Train, but hardly get on after three checkpoints: the test that waits for them may be slow, too."""
     original = EpisodeReturns._on_step
 
     def on_step(self: Any) -> bool:
