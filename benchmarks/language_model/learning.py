@@ -12,7 +12,6 @@ import itertools
 import json
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch as th
 from benchmarks import common
 from benchmarks.language_model.speed import TRL
 from benchmarks.language_model.tasks import ONE_TURN, TASKS, Problem
+from benchmarks.runs import run_missing
 from benchmarks.timing import in_process, peak_memory_mib
 from sb3_grpo import presets
 from sb3_grpo.cli.text import LORA, PRETRAINED
@@ -230,11 +230,10 @@ def one(task: str, variant: str, seed: int) -> dict[str, Any]:
     :param task: One of ``TASKS``
     :param variant: One of ``VARIANTS``, or "trl"
     :param seed: Random seed
-    :return: A row of the results
+    :return: Its curve
     """
     problem = TASKS[task](seed)
-    result = trl(problem, seed) if variant == "trl" else ours(problem, variant, seed)
-    return {"task": task, "variant": variant, "seed": seed, **result, "machine": common.machine()}
+    return trl(problem, seed) if variant == "trl" else ours(problem, variant, seed)
 
 
 def main() -> None:
@@ -254,23 +253,12 @@ def main() -> None:
         print(json.dumps(learning.one(args.one[0], args.one[1], int(args.one[2]))))
         return
 
-    from tqdm import tqdm
-
-    done = {(row["task"], row["variant"], row["seed"]) for row in common.rows(OUTPUT)}
-    todo = [
-        (task, variant, seed)
+    jobs = [
+        {"task": task, "variant": variant, "seed": seed}
         for seed, task, variant in itertools.product(range(args.seeds), args.task, args.variant)
-        if (task, variant, seed) not in done
     ]
-
-    def run(case: tuple[str, str, int]) -> None:
-        row = in_process("benchmarks.language_model.learning", "--one", *case)
-        with OUTPUT.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-    with ThreadPoolExecutor(args.jobs) as pool, tqdm(total=len(todo), desc="runs") as bar:
-        for _ in pool.map(run, todo):
-            bar.update()
+    module = "benchmarks.language_model.learning"
+    run_missing(OUTPUT, jobs, lambda job: in_process(module, "--one", *job.values()), args.jobs)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,19 @@ import argparse
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from threading import Lock
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from rich.progress import Progress, track
+from rich.progress import track
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import common
 from benchmarks.masks_memory.tasks import BOTH, MASKS, MEMORY, TASKS
+from benchmarks.runs import origin, run_missing
 from benchmarks.timing import in_process
-from benchmarks.unseen.run import origin
 
 RESULTS, SPEEDS = (common.RESULTS / name for name in ("masks_memory.jsonl", "masks_memory_speed.jsonl"))
 SEEDS, N_ENVS = 5, 16
@@ -203,27 +201,13 @@ def main() -> None:
                 file.write(json.dumps({"task": task, "repeat": repeat, "rates": rates} | made) + "\n")
         return
 
-    done = {(row["task"], row["variant"], row["seed"]) for row in common.rows(RESULTS)}
-    of_tasks = [
-        (seed, task, variant) for seed in range(SEEDS) for task in args.tasks for variant in VARIANTS[TASKS[task].needs]
+    jobs = [
+        {"task": task, "variant": variant, "seed": seed}
+        for seed, task in product(range(SEEDS), args.tasks)
+        for variant in VARIANTS[TASKS[task].needs]
+        if variant in args.variants
     ]
-    jobs = [(task, variant, seed) for seed, task, variant in of_tasks if variant in args.variants]
-    lock = Lock()
-
-    def run(job: tuple[str, str, int]) -> None:
-        try:
-            curve = in_process("benchmarks.masks_memory.run", "--one", *job)
-        except RuntimeError as error:
-            progress.print(f"{job}: {str(error).strip().splitlines()[-1]}")
-        else:
-            with lock, RESULTS.open("a") as file:
-                file.write(json.dumps(dict(zip(("task", "variant", "seed"), job, strict=True)) | curve | made) + "\n")
-        progress.advance(bar)
-
-    jobs = [job for job in jobs if job not in done]
-    with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
-        bar = progress.add_task("runs", total=len(jobs))
-        list(pool.map(run, jobs))
+    run_missing(RESULTS, jobs, lambda job: in_process("benchmarks.masks_memory.run", "--one", *job.values()), args.processes)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks import common
+from benchmarks.runs import origin
 from benchmarks.switches.tasks import N_EPISODES, N_POINTS, TASKS, WARM_START_PASSES, Arm, arguments, environments, sums
-from benchmarks.unseen.run import origin
 
 RESULTS = common.RESULTS / "switches.jsonl"
 N_SEEDS = 5

@@ -17,8 +17,9 @@ import numpy as np
 from rich.progress import track
 
 from benchmarks import common
+from benchmarks.runs import origin
 from benchmarks.timing import in_process
-from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, RESULTS, make_model, origin, rows
+from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, RESULTS, make_model, rows
 from benchmarks.unseen.tasks import LISTS, Task
 
 SPEEDS = RESULTS.with_name("unseen_speed.jsonl")

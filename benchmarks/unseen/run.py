@@ -9,18 +9,16 @@ import argparse
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from threading import Lock
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import common
+from benchmarks.runs import Job, run_missing
 from benchmarks.timing import in_process
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo import presets
@@ -161,23 +159,6 @@ def rows() -> list[dict[str, Any]]:
     return common.rows(RESULTS)
 
 
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """
-    :param row: A run
-    :return: What distinguishes it from other runs
-    """
-    return row["list"], row["task"], row["algo"], row["seed"], row["design"]
-
-
-def origin() -> dict[str, Any]:
-    """
-    :return: The origin of a row
-    """
-    here = common.machine()
-    versions = {package: here["versions"][package] for package in ("torch", "stable_baselines3")}
-    return {"commit": here["commit"], "machine": here["cpu"], "versions": versions}
-
-
 def main() -> None:
     """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,36 +182,19 @@ def main() -> None:
         print(json.dumps(learn(tasks[env_id], algo, int(seed), args.changes)))
         return
 
-    made = origin()
-    done = {key(row) for row in rows()}
     jobs = [
         {"list": args.list, "task": env_id, "algo": algo, "seed": seed, "design": args.design if algo in OURS else ""}
         for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
     ]
     # Without normalisation this is PPO
     jobs = [job for job in jobs if job["algo"] not in NORMALIZED.values() or tasks[job["task"]].is_continuous]
-    jobs = [job for job in jobs if key(job) not in done]
-    RESULTS.parent.mkdir(exist_ok=True)
-    lock = Lock()
 
-    def run(job: dict[str, Any]) -> None:
+    def run(job: Job) -> dict[str, Any]:
         one = ["--one", job["task"], job["algo"], job["seed"], "--changes", json.dumps(args.changes)]
-        try:
-            learned = in_process("benchmarks.unseen.run", args.list, *one)
-        except RuntimeError as error:
-            progress.print(f"{job}: {str(error).strip().splitlines()[-1]}")
-            return
-        finally:
-            progress.advance(bar)
-        row = job | learned | made
-        if job["design"] and args.changes:
-            row["changes"] = args.changes
-        with lock, RESULTS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        curve = in_process("benchmarks.unseen.run", args.list, *one)
+        return curve | ({"changes": args.changes} if job["design"] and args.changes else {})
 
-    with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
-        bar = progress.add_task(args.list, total=len(jobs))
-        list(pool.map(run, jobs))
+    run_missing(RESULTS, jobs, run, args.processes)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.unseen.clock import rates
-from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, PPO_16, key
+from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, PPO_16
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.classroom.compare.statistics import Interval, bootstrap, iqm, probability_of_improvement
 
@@ -73,6 +73,14 @@ class Pair(NamedTuple):
             return "above" if self.improvement.value > 0.5 else "below"
         within = -MARGIN <= self.difference.low and self.difference.high <= MARGIN
         return "level" if within else "undecided"
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """
+    :param row: A run
+    :return: What distinguishes it from other runs
+    """
+    return row["list"], row["task"], row["algo"], row["seed"], row["design"]
 
 
 def designs(found: Sequence[Row], name: str, algos: Sequence[str] = ("grpo", "dapo")) -> list[str]:
