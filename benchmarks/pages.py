@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import gpu, lesson, tables, text
+from benchmarks.atari_exchange import report as atari_exchange
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
 from benchmarks.common import GUIDE, PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
@@ -149,6 +150,7 @@ def trust() -> str:
 OWN = (speed, atari_speed, critic_memory, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
+    **atari_exchange.WRITERS,
     **gpu.WRITERS,
     **tables.WRITERS,
     **text.WRITERS,

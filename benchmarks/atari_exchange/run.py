@@ -1,82 +1,81 @@
 """
-What PPO has on pictures that GRPO has not, one exchange at a time: ``python -m benchmarks.atari_exchange.run``.
+What PPO has on pictures that GRPO has not, one exchange at a time: ``python -m benchmarks.atari_exchange.run grpo ppo ...``.
 
-Each run is a process with one torch thread; its row is appended to ``benchmarks/results/atari_exchange.jsonl`` when it ends.
-What has a row is not run again. ``--speed 3000`` prints steps per CPU second instead, and writes nothing.
+A variant is an algorithm and what is exchanged, such as ``grpo_unaided_slow``. Each run is a process with one torch thread;
+its row is appended to ``benchmarks/results/atari_exchange.jsonl`` when it ends. What has a row is not run again.
 
-Variants of SB3's PPO, all with the entry for Atari games in ``zoo_configs/ppo.yml``:
+``grpo`` and ``dapo`` have the entry for Atari games in ``zoo_configs``, ``ppo`` that of ``ppo.yml``, with one difference:
+learning rate and clip range stay as they are in the beginning. With
 
-- ``ppo``: the entry.
-- ``ppo_constant``: learning rate and clip range stay as they are in the beginning.
-- ``ppo_separate``: actor and critic have convolutions of their own (``share_features_extractor=False``).
-- ``ppo_detached``: the critic reads the actor's convolutions, but its loss does not train them.
+- ``linear``, they fall to 0 as in the entries.
+- ``fast`` (PPO), they are those of GRPO's entry. ``slow`` (GRPO and DAPO): those of PPO's.
+- ``unaided``, no auxiliary value loss trains the convolutions.
+- ``weak``, it does with a tenth of the coefficient, as the value loss of PPO begins at about 0.06, and that of standardised
+  returns at 1.
+- ``forgetful``, values come from the averages of the frames alone, with the memory of other tasks, 0.5 per update.
+- ``own``, values come from the convolutions of the policy, with that memory.
+- ``critic``, values come from PPO's critic: a head on the convolutions, whose loss trains both.
+- ``shared``, the members of a group live the same life (in the entry, unrelated ones); ``wide``: and there are 16 copies and
+  64 steps.
+- ``games``, an episode is a whole game, which the members of a group begin alike; ``fire``: and FIRE is pressed when a life
+  is lost, as it is where an episode is a life; ``penalty``: and the lost life costs 1.
+- ``short``, the discount factor is 0.95 instead of 0.99.
+- ``separate`` (PPO), actor and critic have convolutions of their own (``share_features_extractor=False``).
+- ``detached`` (PPO), the critic reads the actor's convolutions, but its loss does not train them.
 
-Variants of GRPO and DAPO:
+All have 8 copies, 128 steps, 4 epochs, minibatches of 256, an entropy bonus of 0.01, GAE's lambda 0.95, gradient norm 0.5,
+Adam with epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign.
 
-- ``grpo``, ``dapo``: updates in steps with the numbers of PPO's entry; the upper clip range of DAPO is 1.4 times the lower.
-- ``grpo_constant``: as ``ppo_constant``.
-- ``grpo_entry``: the entry in ``zoo_configs/grpo.yml``, with updates of a whole group.
-- ``..._aux``: with an auxiliary value loss that trains the convolutions, ``policy_kwargs=dict(aux_vf_coef=0.5)``.
-- ``..._aux_weak``: with 0.05, as the value loss of PPO begins at about 0.06 and that of standardised returns at 1.
-- ``..._lives``: a lost life ends an episode, as for PPO, so the members of a group do not share a start.
-
-=======================  ==================================  ================================  ==========================
-..                       ppo                                 grpo                              grpo_entry
-=======================  ==================================  ================================  ==========================
-copies, steps            8 x 128                             8 x 128, groups of 4              4, until all games have ended
-episode                  a life; FIRE is pressed after it    a game; only at its beginning     a game
-values                   linear in the convolutions,         linear in 21 x 21 averages of     the same, of the update
-                         by gradient steps                   the frames, in closed form, of    that they judge, with the
-                                                             the updates before                time
-advantages               GAE                                 GAE, less the mean of the group   the same
-divided by the std of    the minibatch, less its mean        the update                        the update
-target of the value      GAE + value, clipped rewards        known rewards + value at the end, known rewards,
-loss (``_aux``)                                              standardised over the update      standardised
-weight in the loss       each step                           each step                         each game
-discount                 0.99                                0.99                              0.95
-learning rate, clip      2.5e-4, 0.1, to 0                   2.5e-4, 0.1, to 0                 5e-4, 0.2, to 0
-the same for all         4 epochs, minibatches of 256, entropy bonus 0.01, GAE's lambda 0.95, gradient norm 0.5, Adam with
-                         epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign
-=======================  ==================================  ================================  ==========================
-
-All are evaluated on whole games with sampled actions and the game's own score. ``explained`` is the mean since the last
-evaluation of what PPO calls explained variance (of GAE + value) and GRPO ``regression_r2`` (of the targets of the regression).
+Scores are those of whole games with sampled actions: ``training``, the mean of the last hundred of the training;
+``returns_fire``, of an evaluation where FIRE is pressed when a life is lost, as RL Zoo does for PPO; ``returns``, where it is
+not. ``explained`` is the mean since the last evaluation of what PPO calls explained variance (of GAE + value) and GRPO
+``regression_r2`` (of the targets of the regression).
 """
 
 import argparse
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from collections import defaultdict
 from typing import Any
 
 import ale_py  # noqa: F401  registers the games
+import gymnasium as gym
 import numpy as np
 import torch as th
-from rich.progress import Progress
 from stable_baselines3 import PPO
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
+from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from benchmarks import common
+from benchmarks.runs import Job, run_missing
 from benchmarks.timing import in_process
-from benchmarks.unseen.run import origin
-from sb3_grpo import make_atari_group_env
+from sb3_grpo import GRPO, make_atari_group_env, make_group_env
+from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
+from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.values import MEMORY, StateFeatures, image_features, r_squared
 
 RESULTS = common.RESULTS / "atari_exchange.jsonl"
-PPOS = ("ppo", "ppo_constant", "ppo_separate", "ppo_detached")
-OURS = (
-    *("grpo", "grpo_constant", "grpo_aux", "grpo_aux_weak", "grpo_lives", "grpo_aux_lives"),
-    *("grpo_entry", "grpo_aux_entry", "dapo", "dapo_aux"),
-)
+CHANGES = {
+    "ppo": ("linear", "fast", "separate", "detached"),
+    "grpo": (
+        *("linear", "slow", "unaided", "weak", "forgetful", "own", "critic", "shared", "wide", "games", "fire", "penalty"),
+        "short",
+    ),
+}
+CHANGES["dapo"] = CHANGES["grpo"]
 N_ENVS, N_EPISODES, N_FINAL_EPISODES, EVALUATION_FREQ = 8, 10, 20, 50_000
 # Evaluations have their own seeds
 EVALUATION_SEED = 10_000
 EXPLAINED = ("train/explained_variance", "train/regression_r2")
+# The members of a group begin in the same state
+SHARED = {"shared", "wide", "games", "fire", "penalty"}
+RATES = {"learning_rate", "clip_range", "clip_range_high"}
 OF_THE_ENVIRONMENT = ("env_wrapper", "frame_stack", "n_envs", "policy", "n_timesteps")
 
 
@@ -89,56 +88,171 @@ class DetachedCriticPolicy(ActorCriticCnnPolicy):
         return self.value_net(latent_vf.detach()), distribution.log_prob(actions), distribution.entropy()
 
 
+class FireAfterLifeLoss(gym.Wrapper):
+    """FIRE is pressed when a life is lost, as it is for PPO, whose episodes are lives."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        ale = self.unwrapped.ale  # type: ignore[attr-defined]
+        lives = ale.lives()
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if 0 < ale.lives() < lives and not (terminated or truncated):
+            obs, more, terminated, truncated, info = self.env.step(1)
+            reward = float(reward) + float(more)
+        return obs, reward, terminated, truncated, info
+
+
+class LifeLossPenalty(gym.Wrapper):
+    """A lost life costs 1."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        ale = self.unwrapped.ale  # type: ignore[attr-defined]
+        lives = ale.lives()
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) - (ale.lives() < lives), terminated, truncated, info
+
+
+def averages(obs: th.Tensor) -> StateFeatures:
+    """
+    :param obs: (N, 4, 84, 84) stacked frames
+    :return: Their averages, downscaled, without what tells the direction of a movement
+    """
+    return StateFeatures(obs.flatten(1)[:, :0].float(), image_features(obs.float().mean(1, keepdim=True)))
+
+
+class Critic:
+    """
+    The auxiliary value head of the policy in place of the regression.
+
+    :param model: GRPO with an auxiliary value loss
+    """
+
+    def __init__(self, model: GRPO):
+        self.model = model
+
+    def residuals(
+        self, state_features: Any, batch: GroupBatch, rewards: th.Tensor, gamma: float
+    ) -> tuple[th.Tensor, th.Tensor, float]:
+        """As ``ValueRegression.residuals``, with the targets of PPO's critic."""
+        steps = th.arange(len(batch.episode)).split(512)
+        values = th.cat([self.predict(batch.observations_at(Minibatch(part, None, len(steps)))) for part in steps])
+        last_values = th.zeros_like(batch.lengths, dtype=th.float64)
+        if batch.next_observations is not None:
+            last_values.view(-1)[batch.going_on] = self.predict(batch.next_observations)
+        residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma, last_values)
+        gae = discounted_returns_to_go(residuals, batch.mask, gamma * self.model.gae_lambda)
+        self.targets = values + batch.flatten(gae)
+        return residuals, self.targets, r_squared(values, self.targets)
+
+    @th.no_grad()
+    def predict(self, obs: Any) -> th.Tensor:
+        """
+        :param obs: Observations
+        :return: (N,) their values
+        """
+        return self.model.policy.get_distribution_and_values(obs)[1].double()
+
+
+class CriticGRPO(GRPO):
+    """GRPO with the critic of PPO: its convolutions are those of the policy, and its loss trains them."""
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.value_regression = Critic(self)  # type: ignore[assignment]
+
+    def _advantages(self, batch: GroupBatch) -> th.Tensor:
+        advantages = super()._advantages(batch)
+        # As in PPO, in the units of the reward
+        batch.value_targets = self.value_regression.targets.float()
+        return advantages
+
+
 def entry(algo: str) -> dict[str, Any]:
     """
-    :param algo: "ppo" or "grpo"
+    :param algo: "ppo", "grpo" or "dapo"
     :return: The arguments of the algorithm in its entry for Atari games
     """
     return {key: value for key, value in common.hyperparameters(algo, "atari").items() if key not in OF_THE_ENVIRONMENT}
 
 
+def make_env(env_id: str, changes: list[str], seed: int) -> VecEnv:
+    """
+    :param env_id: Id of an Atari game
+    :param changes: What is exchanged
+    :param seed: Random seed
+    :return: The copies for GRPO and DAPO
+    """
+    if not SHARED.intersection(changes):
+        return VecFrameStack(make_atari_env(env_id, N_ENVS, seed), 4)
+    if "fire" not in changes and "penalty" not in changes:
+        n_envs = 2 * N_ENVS if "wide" in changes else N_ENVS
+        return make_atari_group_env(env_id, n_envs, seed, {"terminal_on_life_loss": "games" not in changes})
+
+    def wrapped(env: gym.Env) -> gym.Env:
+        env = FireAfterLifeLoss(AtariWrapper(env, terminal_on_life_loss=False))
+        return LifeLossPenalty(env) if "penalty" in changes else env
+
+    return VecFrameStack(make_group_env(env_id, N_ENVS, seed, wrapper_class=wrapped, env_kwargs={"frameskip": 1}), 4)
+
+
 def make_model(env_id: str, variant: str, seed: int) -> Any:
     """
     :param env_id: Id of an Atari game
-    :param variant: One of ``PPOS`` or ``OURS``
+    :param variant: "ppo", "grpo" or "dapo", and what is exchanged
     :param seed: Random seed
     :return: The algorithm with its environment copies
+    :raises ValueError: If there is no such exchange
     """
     algo, *changes = variant.split("_")
-    kwargs = entry("grpo" if "entry" in changes else "ppo")
-    if "constant" in changes:
-        kwargs |= {name: kwargs[name](1.0) for name in ("learning_rate", "clip_range")}
+    if unknown := {*changes} - {*CHANGES[algo]}:
+        raise ValueError(f"{unknown} cannot be exchanged in {algo}, only {CHANGES[algo]}.")
+    kwargs = entry(algo)
+    if "fast" in changes or "slow" in changes:
+        other = entry("grpo" if algo == "ppo" else "ppo")
+        kwargs |= {name: other[name] for name in ("learning_rate", "clip_range")}
+    if "linear" not in changes:
+        kwargs |= {name: FloatSchedule(kwargs[name])(1.0) for name in RATES & kwargs.keys()}
+    if "short" in changes:
+        kwargs["gamma"] = 0.95
     kwargs |= {"seed": seed, "device": "cpu"}
     if algo == "ppo":
         policy_kwargs = {"share_features_extractor": "separate" not in changes}
         policy = DetachedCriticPolicy if "detached" in changes else "CnnPolicy"
         return PPO(policy, VecFrameStack(make_atari_env(env_id, N_ENVS, seed), 4), policy_kwargs=policy_kwargs, **kwargs)
-    kwargs.pop("vf_coef", None)
-    if "aux" in changes:
-        kwargs["policy_kwargs"] = {"aux_vf_coef": 0.05 if "weak" in changes else 0.5}
-    if algo == "dapo":
-        clip_range = kwargs["clip_range"]
-        kwargs["clip_range_high"] = lambda progress: 1.4 * clip_range(progress)
-    if "lives" in changes:
-        env = VecFrameStack(make_atari_env(env_id, N_ENVS, seed), 4)
-    else:
-        env = make_atari_group_env(env_id, 4 if "entry" in changes else N_ENVS, seed)
-    return common.algorithm(algo)("CnnPolicy", env, unrelated_starts="lives" in changes, **kwargs)
+    if "unaided" in changes or "weak" in changes:
+        kwargs["policy_kwargs"] = {"aux_vf_coef": 0.05 if "weak" in changes else 0.0}
+    if "wide" in changes:
+        kwargs["n_steps"] //= 2
+    kwargs["unrelated_starts"] = not SHARED.intersection(changes)
+    cls = CriticGRPO if "critic" in changes else common.algorithm(algo)
+    model = cls("CnnPolicy", make_env(env_id, changes, seed), **kwargs)
+    policy = model.policy
+    if "own" in changes or "forgetful" in changes:
+        model.value_regression.memory = MEMORY
+    if "forgetful" in changes:
+        policy.state_features = averages
+    if "own" in changes:
+
+        def own_features(obs: th.Tensor) -> StateFeatures:
+            features = policy.extract_features(obs)
+            return StateFeatures(features[:, :0], features)
+
+        policy.state_features = own_features
+    return model
 
 
 class Evaluate(BaseCallback):
     """
     Evaluates regularly, and counts the CPU seconds in between.
 
-    :param env: Environment for evaluations
+    :param envs: Environments for evaluations
     :param until: Number of steps of the training
     """
 
-    def __init__(self, env: VecEnv, until: int):
+    def __init__(self, envs: dict[str, VecEnv], until: int):
         super().__init__()
-        self.env = env
+        self.envs = envs
         self.at = [*range(EVALUATION_FREQ, until, EVALUATION_FREQ)]
-        self.row: dict[str, list[Any]] = {"steps": [], "seconds": [], "returns": [], "explained": [], "value_loss": []}
+        self.row: dict[str, list[Any]] = defaultdict(list)
         self.logged: dict[str, list[float]] = {"explained": [], "value_loss": []}
         self.spent, self.begun = 0.0, time.process_time()
 
@@ -159,10 +273,12 @@ class Evaluate(BaseCallback):
         :param n_episodes: Number of games to play
         """
         now = time.process_time()
-        returns, _ = evaluate_policy(
-            self.model, self.env, n_episodes, deterministic=False, return_episode_rewards=True, warn=False
-        )
-        new = {"steps": self.num_timesteps, "seconds": round(now - self.begun - self.spent, 2), "returns": returns}
+        new: dict[str, Any] = {"steps": self.num_timesteps, "seconds": round(now - self.begun - self.spent, 2)}
+        new["training"] = round(float(np.mean([game["r"] for game in self.model.ep_info_buffer or []])), 3)
+        for name, env in self.envs.items():
+            new[name], _ = evaluate_policy(
+                self.model, env, n_episodes, deterministic=False, return_episode_rewards=True, warn=False
+            )
         for key, values in self.logged.items():
             new[key] = round(float(np.mean(values)), 4) if values else None
             values.clear()
@@ -174,7 +290,7 @@ class Evaluate(BaseCallback):
 def learn(env_id: str, variant: str, seed: int, timesteps: int, n_final_episodes: int) -> dict[str, Any]:
     """
     :param env_id: Id of an Atari game
-    :param variant: One of ``PPOS`` or ``OURS``
+    :param variant: See ``make_model``
     :param seed: Random seed
     :param timesteps: Number of steps
     :param n_final_episodes: Number of games to play at the end
@@ -182,9 +298,14 @@ def learn(env_id: str, variant: str, seed: int, timesteps: int, n_final_episodes
     """
     th.set_num_threads(1)
     model = make_model(env_id, variant, seed)
-    whole_games = {"terminal_on_life_loss": False, "clip_reward": False}
-    eval_env = VecFrameStack(make_atari_env(env_id, N_EPISODES, EVALUATION_SEED + seed, wrapper_kwargs=whole_games), 4)
-    evaluate = Evaluate(eval_env, timesteps)
+    envs = {
+        name: VecFrameStack(
+            make_atari_env(env_id, N_EPISODES, EVALUATION_SEED + seed, wrapper_kwargs={"terminal_on_life_loss": fires}),
+            4,
+        )
+        for name, fires in (("returns", False), ("returns_fire", True))
+    }
+    evaluate = Evaluate(envs, timesteps)
     model.learn(timesteps, callback=evaluate)
     evaluate.note(n_final_episodes)
     return evaluate.row
@@ -193,10 +314,10 @@ def learn(env_id: str, variant: str, seed: int, timesteps: int, n_final_episodes
 def main() -> None:
     """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="*", default=["ppo", "grpo", "dapo"])
     parser.add_argument("--env", default="BreakoutNoFrameskip-v4")
-    parser.add_argument("--variants", nargs="+", choices=(*PPOS, *OURS), default=[*PPOS, *OURS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[100, 101, 102])
-    parser.add_argument("--timesteps", type=int, default=250_000)
+    parser.add_argument("--timesteps", type=int, default=125_000)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--speed", type=int, metavar="STEPS", help="print steps per CPU second instead")
     parser.add_argument("--final-episodes", type=int, default=N_FINAL_EPISODES)
@@ -214,29 +335,17 @@ def main() -> None:
             print(f"{variant:16} {curve['steps'][-1] / curve['seconds'][-1]:6.0f} steps per CPU second", flush=True)
         return
 
-    made = origin()
-    done = {(row["env"], row["variant"], row["seed"], row["timesteps"]) for row in common.rows(RESULTS)}
-    options = ("--final-episodes", args.final_episodes)
-    jobs = [(args.env, variant, seed, args.timesteps) for seed in args.seeds for variant in args.variants]
-    lock = Lock()
+    jobs = [
+        {"env": args.env, "variant": variant, "seed": seed, "timesteps": args.timesteps}
+        for seed in args.seeds
+        for variant in args.variants
+    ]
 
-    def run(job: tuple[str, str, int, int]) -> None:
-        env_id, variant, seed, timesteps = job
-        try:
-            curve = in_process(module, *options, "--env", env_id, "--timesteps", timesteps, "--one", variant, seed)
-        except RuntimeError as error:
-            progress.print(f"{job}: {str(error).strip().splitlines()[-1]}")
-        else:
-            with lock, RESULTS.open("a") as file:
-                file.write(
-                    json.dumps(dict(zip(("env", "variant", "seed", "timesteps"), job, strict=True)) | curve | made) + "\n"
-                )
-        progress.advance(bar)
+    def run(job: Job) -> dict[str, Any]:
+        options = ("--env", args.env, "--timesteps", args.timesteps, "--final-episodes", args.final_episodes)
+        return in_process(module, *options, "--one", job["variant"], job["seed"])
 
-    jobs = [job for job in jobs if job not in done]
-    with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
-        bar = progress.add_task("runs", total=len(jobs))
-        list(pool.map(run, jobs))
+    run_missing(RESULTS, jobs, run, args.processes)
 
 
 if __name__ == "__main__":

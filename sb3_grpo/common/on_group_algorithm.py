@@ -230,13 +230,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _create(self) -> None:
         """Choose the defaults of a new model, which a loaded one keeps. Warn if it cannot learn from images as they are."""
         self.policy_kwargs = self.policy_class.portable_kwargs(self.policy_kwargs)
-        is_own = self.policy_class not in self.policy_aliases.values()
-        self.default_policy_kwargs = default_policy_kwargs(
-            is_own, self.action_space, self.policy_kwargs, self._vec_normalize_observes
-        )
+        self.default_policy_kwargs = self._default_policy_kwargs()
         self._setup_model()
-        if self.default_policy_kwargs and not self.policy.observation_norm.keys:
-            self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
+        if not self.policy.observation_norm.keys:
+            # Only images or discrete observations: nothing was normalised
+            self.default_policy_kwargs.pop("normalize_observations", None)
         net_arch = self.policy_kwargs.get("net_arch")
         if isinstance(net_arch, dict) and any(layers for key, layers in net_arch.items() if key != "pi"):
             warn_user(
@@ -246,6 +244,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:
                 warn_user(problem)
+
+    def _default_policy_kwargs(self) -> dict[str, Any]:
+        """
+        :return: ``policy_kwargs`` of a new model, unless the user gives others
+        """
+        is_own = self.policy_class not in self.policy_aliases.values()
+        return default_policy_kwargs(is_own, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
 
     @property
     def _vec_normalize_observes(self) -> bool:
@@ -342,7 +347,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             raise ValueError(
                 f"There is no environment to learn from. Give one: {name}.load(path, env=...), or model.set_env(...)."
             )
-        if self._vec_normalize_observes and self.default_policy_kwargs.keys() - self.policy_kwargs.keys():
+        if self._vec_normalize_observes and "normalize_observations" in self.default_policy_kwargs.keys() - self.policy_kwargs:
             warn_user(
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."

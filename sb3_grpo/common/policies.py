@@ -106,7 +106,8 @@ class ActorPolicy(ActorCriticPolicy):
         is also an input of the network
     :param aux_vf_coef: Coefficient of an auxiliary value loss (PPG, https://arxiv.org/abs/2009.04416): a linear head predicts
         returns from the features, only to train the features extractor, as the critic of PPO does. Advantages do not use it.
-        Returns are standardised over the update. 0: no head. In PPO, ``vf_coef`` is 0.5
+        Returns are standardised over the update. 0: no head, the default, except for ``CnnPolicy``: 0.5, see :class:`GRPO`.
+        In PPO, ``vf_coef`` is 0.5
     :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -366,6 +367,11 @@ class ActorPolicy(ActorCriticPolicy):
             entries = preprocess_obs(obs, self.observation_space, normalize_images=False)
             others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]  # type: ignore[union-attr]
         return StateFeatures(th.cat([pictures[0][:, :0], *others], dim=1), th.cat(pictures, dim=1))
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the observation is an image, or has one as an entry."""
+        return bool(self._image_keys())
 
     def _image_keys(self) -> list[str]:
         """
@@ -634,6 +640,11 @@ class ActorCnnPolicy(ActorPolicy):
 
     def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        return {**super().default_arguments(policy_kwargs), "learning_rate": 5e-4, "n_epochs": 4}
 
 
 class ActorMultiInputPolicy(ActorPolicy):

@@ -23,6 +23,8 @@ _KERNEL_VARIANCE = 2.0
 # Images with more entries are downscaled; several images in one observation share this number equally
 MAX_PIXELS = 1024
 _MANY_ROWS = 2**14
+# Weight of the steps of earlier updates, per update. The hundreds of entries of pictures need tens of thousands of steps
+MEMORY, MEMORY_OF_PICTURES = 0.5, 0.95
 
 
 class StateFeatures(NamedTuple):
@@ -57,8 +59,8 @@ class Continuation(NamedTuple):
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
     """
     Downscale images for a regression. Images with few entries are kept unchanged; others are average-pooled over areas (at
-    most 21 by 21), and averaged over their channels if there are at most four (colours or stacked frames, rather than planes
-    of a board).
+    most 21 by 21). Of two to four channels (stacked frames or colours, rather than planes of a board) there remain their
+    average, and the last less the first: where it is, and where it goes.
 
     :param images: (N, C, H, W) of any type
     :param max_pixels: maximum number of entries to keep; at least one is kept per channel
@@ -67,13 +69,12 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
     if images.shape[1:].numel() <= max_pixels:
         return images.float().flatten(1)
     n_channels = images.shape[1]
-    if n_channels > 4:
-        images = images.float()
-    elif images.is_floating_point():
-        images = images.mean(1, keepdim=True)
+    if 1 < n_channels <= 4:
+        # Not all of them are converted to single precision
+        total = images.sum(1, dtype=None if images.is_floating_point() else th.int32)
+        images = th.stack([total.float() / n_channels, images[:, -1].float() - images[:, 0].float()], 1)
     else:
-        # The same, without converting all of them to single precision
-        images = images.sum(1, keepdim=True, dtype=th.int32).float() / n_channels
+        images = images.float()
     side = max(min(21, math.isqrt(max_pixels // images.shape[1])), 1)
     size = min(side, images.shape[2]), min(side, images.shape[3])
     return th.nn.functional.adaptive_avg_pool2d(images, size).flatten(1)
@@ -120,7 +121,7 @@ class ValueRegression:
         same). 0: no memory
     """
 
-    def __init__(self, memory: float = 0.5):
+    def __init__(self, memory: float = MEMORY):
         self.memory = memory
         self.forget()
 

@@ -30,12 +30,12 @@ from sb3_grpo.common.losses import (
     step_weights,
 )
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, has_own_extractor
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.saved_algorithm import check_algorithm
-from sb3_grpo.common.values import ValueRegression
+from sb3_grpo.common.values import MEMORY, MEMORY_OF_PICTURES, ValueRegression
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
@@ -71,11 +71,12 @@ class GRPO(OnGroupAlgorithm):
         :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0).
-        ``None``: 1e-3; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
+        ``None``: 1e-3; for ``CnnPolicy`` 5e-4; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
     :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
     :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step, for
         when larger minibatches do not fit into memory
-    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CausalLMPolicy`` 1
+    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CnnPolicy`` 4;
+        for ``CausalLMPolicy`` 1
     :param ent_coef: Entropy coefficient for the loss calculation
     :param max_grad_norm: The maximum value for the gradient clipping
     :param target_kl: Limit the KL divergence between updates: stop after an epoch whose mean KL divergence from the policy
@@ -181,7 +182,8 @@ class GRPO(OnGroupAlgorithm):
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions,
         ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, or you use a custom policy
-        or features extractor
+        or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage`` is ``"gae"`` and the features
+        extractor is no custom one
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
@@ -298,6 +300,15 @@ class GRPO(OnGroupAlgorithm):
         if _init_setup_model:
             self._create()
 
+    def _default_policy_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._default_policy_kwargs()
+        is_plain = self.policy_class is ActorCnnPolicy and not has_own_extractor(self.policy_kwargs)
+        if is_plain and self.advantage in ("auto", "gae"):
+            # Few steps of a game are followed by a reward, and the convolutions learn nothing from the others. Returns train
+            # them at every step
+            kwargs["aux_vf_coef"] = 0.5
+        return kwargs
+
     def _choose_arguments(self) -> None:
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
@@ -317,7 +328,8 @@ class GRPO(OnGroupAlgorithm):
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         # Whole groups are judged by a fit of their own
-        self.value_regression = ValueRegression(memory=0.0 if self.n_steps is None else 0.5)
+        memory = MEMORY_OF_PICTURES if self.policy.reads_images else MEMORY
+        self.value_regression = ValueRegression(memory=0.0 if self.n_steps is None else memory)
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
 
     def _make_reference(self) -> Reference:

@@ -46,8 +46,8 @@ def make_atari_group_env(
     """
     SB3's ``make_atari_env`` with a ``StartQueue`` around each copy, and four stacked frames.
 
-    An episode is a whole game. If each life were an episode, only the first life would be trained on, because the members
-    of a group begin at the same place. Only ``AtariWrapper`` skips frames, even if the id does so too, as ``ALE/Pong-v5``.
+    As in ``make_atari_env``, an episode is a life: all members of a group live it from the same state on, and the next group
+    the next life of the first of them. Only ``AtariWrapper`` skips frames, even if the id does so too, as ``ALE/Pong-v5``.
 
     :param env_id: the id of an Atari game
     :param n_envs: number of copies
@@ -63,7 +63,7 @@ def make_atari_group_env(
         n_envs=n_envs,
         seed=seed,
         wrapper_class=AtariWrapper,
-        wrapper_kwargs={"terminal_on_life_loss": False, **(wrapper_kwargs or {})},
+        wrapper_kwargs=wrapper_kwargs,
         env_kwargs={"frameskip": 1, **(env_kwargs or {})},
         vec_env_cls=vec_env_cls,
         vec_env_kwargs=vec_env_kwargs,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
@@ -51,8 +52,9 @@ MAX_SEED = 2**32 - 1
 # Maximum number of recorded steps of an episode that can only be restored by replaying them
 MAX_RECORDED = 100_000
 
-# Attributes of a StartQueue that do not belong to the episode: queued starts, which their owner queues again, and its own step
-_NOT_OF_THE_EPISODE = DESCRIPTIVE | {"queue", "step", "_last"}
+# Attributes of a StartQueue that do not belong to the episode: queued starts, which their owner queues again, its own step, a
+# wrapper
+_NOT_OF_THE_EPISODE = DESCRIPTIVE | {"queue", "step", "_last", "_lives"}
 
 
 class QueuedStart(NamedTuple):
@@ -147,6 +149,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     and, if known, the numbers of its group and of the member (from 0) as ``info["group"]`` and ``info["group_member"]``.
     ``first_observation`` is a copy of its first observation, ``start_trace`` is the trace of the last probe.
     If the episode is cut by ``cut_after``, the info of its last step contains ``info["group_cut"]``.
+    If a lost life ends the episode of the first member of a group (``EpisodicLifeEnv``), it contains the beginning of the next
+    life, a ``SnapshotStart``, as ``info["next_life"]``.
 
     :param env: the environment with all its other wrappers
     """
@@ -163,6 +167,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._noise_seed: int | None = None
         self._actions: list[Any] = []
         self._steps_left: int | None = None
+        self._lives = next((each for each in wrapper_stack(env) if isinstance(each, EpisodicLifeEnv)), None)
+        self._leads_on = False  # whether the next life, if there is one, is for the next group
+        self._next_life: tuple[Any, dict[str, Any]] | None = None
         self._ordinary_seeds = OrdinarySeeds()
         self._continued = False
         self._is_new = True
@@ -258,10 +265,25 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             if self._steps_left == 0 and not (result[2] or result[3]):
                 observation, reward, _, _, info = result
                 self._last = result = (observation, reward, False, True, {**info, "group_cut": True})
-        if result[2] or result[3]:
+        if result[2] and self._leads_on and self._lives is not None and not self._lives.was_real_done:
+            result = (copy.deepcopy(result[0]), *result[1:4], {**result[4], **self._begin_next_life()})
+        elif result[2] or result[3]:
             # A DummyVecEnv passes it on after the next reset, which may write into the same array
-            self._last = result = (copy.deepcopy(result[0]), *result[1:])
+            result = (copy.deepcopy(result[0]), *result[1:])
+        self._last = result
         return result
+
+    def _begin_next_life(self) -> dict[str, SnapshotStart]:
+        """
+        Already now, because the next start may be another one.
+
+        :return: the beginning of the next life for the info dict, if it can be captured
+        """
+        self._next_life = self.env.reset()
+        try:
+            return {"next_life": capture(self.env, self._next_life[0])}
+        except StartNotSupportedError:
+            return {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """
@@ -275,10 +297,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._continued = False
             return self._last[0], self._last[4]
         self._last = self._steps_left = None
+        next_life, self._next_life, self._leads_on = self._next_life, None, False
         try:
             if self.queue:
                 self._ordinary_seeds.note(seed)
-                observation, info = self._begin_queued(self.queue.popleft())
+                queued = self.queue.popleft()
+                self._leads_on = queued.member == 0
+                observation, info = self._begin_queued(queued)
+            elif next_life is not None:
+                observation, info = next_life
             else:
                 observation, info = self._begin_ordinary(self._ordinary_seeds.ordinary(seed), options)
         except Exception as error:

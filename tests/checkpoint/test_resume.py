@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
-from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_atari_group_env, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 from stress.resume import digest, try_settings
 
@@ -126,6 +126,19 @@ def test_interrupted_in_the_middle_of_a_rollout_with_callbacks(tmp_path: Path) -
     resumed.learn(callback=[second, TrainingCheckpoint(tmp_path, also={"stop": second})])
     assert digest(resumed) == expected
     assert second.seen == 336 / 3, "what was seen before the interruption is counted"
+
+
+def test_lives_that_groups_are_to_live_are_kept(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+
+    def breakout() -> VecEnv:
+        return make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0)
+
+    settings: dict[str, Any] = {**STEPS, "n_steps": 64, "n_epochs": 1, "policy_kwargs": None, "group_size": 2}
+    model = GRPO("CnnPolicy", breakout(), **settings)
+    model.learn(768, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
+    for path in checkpoints_in(tmp_path)[2:5]:
+        assert digest(GRPO.resume(path, breakout()).learn()) == digest(model)
 
 
 def test_a_resumed_training_in_another_folder(tmp_path: Path) -> None:

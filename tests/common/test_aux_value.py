@@ -13,8 +13,9 @@ from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.common.advantages import discounted_returns_to_go
 from sb3_grpo.common.losses import LossInputs, clipped_surrogate
-from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy
 from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.presets import GRPO_PAPER
 from stress.resume import digest
 
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
@@ -70,7 +71,7 @@ def gradients(policy: str, **kwargs: Any) -> tuple[dict[str, th.Tensor], th.Tens
     ],
 )
 def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy: str, layers: str) -> None:
-    without, advantages = gradients(policy)
+    without, advantages = gradients(policy, policy_kwargs={"aux_vf_coef": 0})
     with_head, same_advantages = gradients(policy, policy_kwargs=AUX)
     assert th.equal(advantages, same_advantages)
     assert with_head.keys() - without.keys() == {"aux_vf_head.weight", "aux_vf_head.bias"}
@@ -152,3 +153,16 @@ def test_where_it_is_refused(policy: Any, coefficient: float, message: str) -> N
     policy_kwargs = {"aux_vf_coef": coefficient, **(TINY_TEXT if is_text else {})}
     with pytest.raises(ValueError, match=message):
         GRPO(policy, env, policy_kwargs=policy_kwargs, device="cpu")
+
+
+def test_it_is_the_default_for_pictures_that_are_judged_step_by_step() -> None:
+    def coefficient(policy: Any = "CnnPolicy", kind: str = "Cnn", **kwargs: Any) -> float:
+        return GRPO(policy, copies(kind), device="cpu", **kwargs).policy.aux_vf_coef
+
+    assert coefficient() == 0.5
+    assert coefficient(policy_kwargs={"aux_vf_coef": 0.1}) == 0.1
+    assert coefficient("MultiInputPolicy", "MultiInput") == 0.0
+    assert coefficient(**GRPO_PAPER) == 0.0, "the paper's algorithm has no values at all"
+    assert coefficient(type("Own", (ActorCnnPolicy,), {})) == 0.0
+    model = GRPO("CnnPolicy", copies(), device="cpu")
+    assert (model.lr_schedule(1.0), model.n_epochs) == (5e-4, 4)

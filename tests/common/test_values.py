@@ -141,12 +141,16 @@ def test_image_features_by_hand() -> None:
     images = th.zeros(2, 4, 84, 84, dtype=th.uint8)
     images[1, 3, 4:8, 80:84] = 200  # one of the 21 x 21 areas, in one of four channels
     features = image_features(images)
-    assert features.shape == (2, 441) and not features[0].any()
-    assert features[1].nonzero().tolist() == [[1 * 21 + 20]]
-    assert features[1].max() == 50.0
+    area = 1 * 21 + 20
+    assert features.shape == (2, 2 * 441) and not features[0].any()
+    assert features[1].nonzero().tolist() == [[area], [441 + area]]
+    assert features[1, [area, 441 + area]].tolist() == [50.0, 200.0], "the average, and the last less the first"
+    images[1, 0, 4:8, 80:84] = 200
+    assert not image_features(images)[1, 441:].any(), "what stays where it is does not move"
+    assert th.equal(image_features(images.float()), image_features(images))
     planes = th.arange(600, dtype=th.uint8).view(1, 6, 10, 10)
     assert th.equal(image_features(planes), planes.flatten(1).float())
-    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 21 * 10)
+    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 2 * 21 * 10)
     board = th.eye(64).view(64, 1, 8, 8).repeat(1, 20, 1, 1)  # 20 planes, too many to be colours
     assert image_features(board).shape == (64, 20 * 7 * 7)
     assert image_features(planes, max_pixels=30).shape == (1, 6 * 2 * 2)
@@ -231,7 +235,7 @@ def test_nothing_is_learned_where_nothing_can_be(advantage: str) -> None:
         ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5, 0),
         ("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8), 0, 21 * 21),
         ("MlpPolicy", spaces.Box(0, 255, (4, 5, 3), np.uint8), 0, 60),
-        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": IMAGE, "c": IMAGE}), 2, 2 * 21 * 21),
+        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": IMAGE, "c": IMAGE}), 2, 2 * 2 * 16 * 16),
     ],
 )
 def test_all_observations_are_states(

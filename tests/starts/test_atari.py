@@ -30,7 +30,7 @@ def test_a_game_given_by_its_id_is_preprocessed(env_id: str) -> None:
     assert env.observation_space.shape == (4, 84, 84)
     assert env.env_is_wrapped(MaxAndSkipEnv) == [True] * 16
     assert env.get_attr("_frameskip") == [1] * 16, "frames are skipped once"
-    assert env.env_is_wrapped(EpisodicLifeEnv) == [False] * 16, "a member of a group is a whole game"
+    assert env.env_is_wrapped(EpisodicLifeEnv) == [True] * 16, "a member of a group is a life"
 
 
 def test_an_action_lasts_four_frames() -> None:
@@ -49,6 +49,53 @@ def test_games_given_by_their_ids_start_exactly_alike() -> None:
         observations, rewards, _, _ = env.step(np.array([action, action]))
         assert (observations[0] == observations[1]).all() and rewards[0] == rewards[1]
     env.close()
+
+
+def test_the_members_of_a_group_live_the_same_life_and_groups_reach_all_lives() -> None:
+    ended: dict[int, list[int]] = {}
+    games: list[float] = []
+
+    def note(local_variables: dict[str, Any], _: dict[str, Any]) -> bool:
+        for idx in local_variables["dones"].nonzero()[0]:
+            info = local_variables["infos"][idx]
+            if "group" in info:
+                ended.setdefault(info["group"], []).append(info["lives"])
+                games.extend([info["episode"]["r"]] if info["lives"] == 0 else [])
+        return True
+
+    # That the first observations of all members are equal is checked by GRPO itself
+    model = GRPO(
+        "CnnPolicy", make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0), group_size=2, n_steps=128, n_epochs=1, **SMALL
+    )
+    model.learn(1536, callback=note)
+    whole = [lives for lives in ended.values() if len(lives) == 2]
+    assert all(first == second for first, second in whole)
+    assert {lives for lives, _ in whole} == {0, 1, 2, 3, 4}
+    assert len(games) >= 2, "what Monitor reports is the score of a whole game"
+
+
+def test_a_life_that_others_live_begins_as_if_the_game_went_on() -> None:
+    queue, other = make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0).unwrapped.envs  # type: ignore[attr-defined]
+    queue.queue_start(0, SeedStart(3), group=0, member=0)
+    queue.reset()
+    while not (ended := queue.step(queue.action_space.sample()))[2]:
+        pass
+    last, next_life = ended[0], ended[4]["next_life"]
+    before = last.copy()
+    first, _ = queue.reset()
+    assert (last == before).all(), "the last observation of an episode is not that of the next one"
+    other.queue_start(1, next_life, group=1, member=0)
+    assert (other.reset()[0] == first).all()
+    assert queue.unwrapped.ale.lives() == other.unwrapped.ale.lives() == 4
+    for action in [2, 2, 0, 3, 3, 3, 1] * 3:
+        for expected, found in zip(queue.step(action)[:4], other.step(action)[:4], strict=True):
+            assert np.array_equal(expected, found)
+    # Only the first member leads on
+    queue.queue_start(2, SeedStart(3), group=2, member=1)
+    queue.reset()
+    while not (ended := queue.step(queue.action_space.sample()))[2]:
+        pass
+    assert "next_life" not in ended[4]
 
 
 @pytest.mark.parametrize(
