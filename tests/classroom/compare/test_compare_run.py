@@ -1,5 +1,6 @@
 """Comparisons from the command line: what they write, how they go on, and how they end."""
 
+import functools
 import json
 import os
 import signal
@@ -240,7 +241,9 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sb3_grpo", "compare", "--env", "CartPole-v1", "--algo", "ppo", "--output", str(tmp_path)]
     printed = tmp_path / "printed"
     with printed.open("w") as file:
-        process = subprocess.Popen(command, stderr=file, start_new_session=True)
+        # A shell lets the commands that it runs in the background ignore Ctrl-C, and the tests may be one of them
+        listen = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+        process = subprocess.Popen(command, stderr=file, start_new_session=True, preexec_fn=listen)
     try:
         # The server that runs are forked from has only just been started. A terminal interrupts all processes
         wait_for(lambda: any("forkserver" in " ".join(each.cmdline()) for each in psutil.Process(process.pid).children()))
