@@ -23,7 +23,7 @@ def exchanges(env_id: str, timesteps: str, max_exchanges: str) -> str:
     """
     :param env_id: Id of a game
     :param timesteps: Only runs of this length
-    :param max_exchanges: Only variants with at most so many exchanges, all of them in ``EXCHANGED``
+    :param max_exchanges: Maximum number of exchanges of a variant, all of them in ``EXCHANGED``
     :return: A row for each variant: its scores at each time, one for each seed
     """
     runs = [

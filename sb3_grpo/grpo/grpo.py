@@ -304,8 +304,7 @@ class GRPO(OnGroupAlgorithm):
         kwargs = super()._default_policy_kwargs()
         is_plain = self.policy_class is ActorCnnPolicy and not has_own_extractor(self.policy_kwargs)
         if is_plain and self.advantage in ("auto", "gae"):
-            # Few steps of a game are followed by a reward, and the convolutions learn nothing from the others. Returns train
-            # them at every step
+            # Returns train the convolutions, as the critic's loss does in PPO
             kwargs["aux_vf_coef"] = 0.5
         return kwargs
 

@@ -165,4 +165,4 @@ def test_it_is_the_default_for_pictures_that_are_judged_step_by_step() -> None:
     assert coefficient(**GRPO_PAPER) == 0.0, "the paper's algorithm has no values at all"
     assert coefficient(type("Own", (ActorCnnPolicy,), {})) == 0.0
     model = GRPO("CnnPolicy", copies(), device="cpu")
-    assert (model.lr_schedule(1.0), model.n_epochs) == (5e-4, 4)
+    assert (model.lr_schedule(1.0), model.n_epochs, model.value_regression.memory) == (5e-4, 4, 0.95)
