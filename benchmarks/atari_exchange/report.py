@@ -1,10 +1,7 @@
 """The table of exchanges on the Atari page: ``python -m benchmarks.pages atari``."""
 
-from statistics import median
-
 from benchmarks.blocks import Writers, markdown
 from benchmarks.common import RESULTS, rows
-from sb3_grpo.classroom.compare.findings import number
 
 EXCHANGED = {
     "fast": "GRPO's rates",
@@ -40,11 +37,10 @@ def exchanges(env_id: str, timesteps: str, max_exchanges: str) -> str:
         algo, *changes = variant.split("_")
         found = sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["seed"])
         at = found[0]["steps"]
-        scores = [", ".join(number(run["training"][idx]) for run in found) for idx in range(len(at))]
-        seconds = f"{median(run['seconds'][-1] for run in found):.0f}"
+        scores = [", ".join(f"{run['training'][idx]:.1f}" for run in found) for idx in range(len(at))]
         what = "; ".join(EXCHANGED[change] for change in changes)
-        lines.append([f"{algo.upper()}: {what}" if what else algo.upper(), *scores, seconds])
-    return markdown(["", *(f"{round(steps / 1000)}k" for steps in at), "CPU seconds"], lines)
+        lines.append([f"{algo.upper()}: {what}" if what else algo.upper(), *scores])
+    return markdown(["", *(f"{round(steps / 1000)}k" for steps in at)], lines)
 
 
 WRITERS: Writers = {"exchanges": exchanges}
