@@ -15,7 +15,7 @@ from sb3_grpo.groups.faults import EnvironmentFault, GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
-from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.starts.starts import NextLife, StartNotSupportedError
 from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
 from sb3_grpo.utils.spaces import parts_of
 from sb3_grpo.utils.vec_envs import ask_all, copied, innermost, offers, own_observations
@@ -255,7 +255,8 @@ class GroupCollector:
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         """
         Select the episodes to report: not those that were cut to desynchronize the copies, and not the branches of earlier
-        episodes, because longer episodes have more branches. The branches' info of Monitor is dropped.
+        episodes, because longer episodes have more branches. Nor the later lives of all members but the first, whose earlier
+        lives another copy played. The branches' info of Monitor is dropped.
 
         :param dones: (n_envs,) whether an episode has just ended
         :param infos: Infos of all copies
@@ -264,7 +265,10 @@ class GroupCollector:
         whole = dones.copy()
         for idx in dones.nonzero()[0].tolist():
             episode = self.episodes[idx]
-            is_branch = episode is not None and isinstance(episode.group.start, VisitedState)
+            is_branch = episode is not None and (
+                isinstance(episode.group.start, VisitedState)
+                or (isinstance(episode.group.start, NextLife) and episode.member > 0)
+            )
             whole[idx] = not is_branch and "group_cut" not in infos[idx]
             if is_branch:
                 infos[idx].pop("episode", None)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sb3_grpo.groups.group import Episode, Group, LiveFunction, judge, live_groups
-from sb3_grpo.groups.samplers import StartSampler
+from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.probes import Probe
-from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
+from sb3_grpo.starts.starts import NextLife, SeedStart, SnapshotStart, Start
 
 # The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
@@ -59,6 +59,9 @@ class GroupQueue:
     than one sampling round, the steps of dead groups do not count: the rollout continues until it has enough other steps, or
     is ``max_sampling_rounds`` times as long.
 
+    In a game whose lives are episodes, a group plays the same life, and a later group the next life of its first member,
+    until this game is over. The sampler of the starts draws games.
+
     :param settings: Settings of the groups
     :param n_envs: Number of environment copies
     :param rng: Random generator for the starts
@@ -69,6 +72,7 @@ class GroupQueue:
         self.rng = rng
         self.n_envs = n_envs
         self.groups: deque[Group] = deque()
+        self.next_lives: deque[NextLife] = deque()
         self.n_sampling_rounds = 1
         self._waiting: deque[Episode] = deque()  # not yet given to an environment copy
         self._n_drawn = self._n_probed = self._n_probe_steps = 0
@@ -123,7 +127,7 @@ class GroupQueue:
     def _draw_group(self) -> None:
         start: Start | None = None
         if self.settings.sampler is not None:
-            start = self.settings.sampler(self.rng)
+            start = self.next_lives.popleft() if self.next_lives else self.settings.sampler(self.rng)
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
         # A snapshot includes the state of the random generators: its noise would be the same in every group
@@ -184,6 +188,9 @@ class GroupQueue:
         episode.truncated = not episode.is_cut and bool(info.get("TimeLimit.truncated", False))
         episode.is_success = None if info.get("is_success") is None else bool(info["is_success"])
         self._n_ended_steps += episode.length
+        # Not those of branches, whose games are not whole
+        if isinstance(info.get("next_life"), NextLife) and not isinstance(group.start, VisitedState):
+            self.next_lives.append(info.pop("next_life"))
         if self.settings.sampler is not None and not episode.is_cut:
             self.settings.sampler.after_episode(group, episode, info)
         if self.settings.n_steps is None:

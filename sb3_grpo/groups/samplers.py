@@ -80,23 +80,10 @@ class StartSampler:
 
 
 class RandomSeeds(StartSampler):
-    """
-    The default: a fresh seed for ``env.reset(seed=...)``. In Atari games whose lives are episodes, a group lives the first
-    life of a game, the next group the second life of its first member, and so on until that game is over.
-    """
-
-    def __init__(self) -> None:
-        self.next_lives: deque[SnapshotStart] = deque()
+    """The default: a fresh seed for ``env.reset(seed=...)``."""
 
     def __call__(self, rng: np.random.Generator) -> Start:
-        return self.next_lives.popleft() if self.next_lives else SeedStart(int(rng.integers(2**31)))
-
-    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
-        if "next_life" in info:
-            self.next_lives.append(info["next_life"])
-
-    def reset(self) -> None:
-        self.next_lives.clear()
+        return SeedStart(int(rng.integers(2**31)))
 
 
 class FunctionStarts(StartSampler):

@@ -46,7 +46,7 @@ def make_atari_group_env(
     """
     SB3's ``make_atari_env`` with a ``StartQueue`` around each copy, and four stacked frames.
 
-    As in ``make_atari_env``, an episode is a life: all members of a group live it from the same state on, and the next group
+    As in ``make_atari_env``, an episode is a life: all members of a group play it from the same state on, and a later group
     the next life of the first of them. Only ``AtariWrapper`` skips frames, even if the id does so too, as ``ALE/Pong-v5``.
 
     :param env_id: the id of an Atari game

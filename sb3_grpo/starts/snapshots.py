@@ -167,7 +167,7 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
         _restore_wrappers(env, origin.wrappers)
         reached, _ = clean_reset(env, origin.seed, copy.deepcopy(origin.options))
     else:
-        reached, _ = begin_from_seed(env, origin)
+        reached, _ = begin(env, origin)
     for noise_seed, actions in replay.pieces:
         if noise_seed is not None:
             renew_noise(env, noise_seed)

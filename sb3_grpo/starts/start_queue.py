@@ -5,6 +5,7 @@ import copy
 import functools
 import os
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
@@ -29,6 +29,7 @@ from sb3_grpo.starts.snapshots import (
     restore,
 )
 from sb3_grpo.starts.starts import (
+    NextLife,
     OrdinaryReset,
     Replay,
     ReplayPiece,
@@ -150,7 +151,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     ``first_observation`` is a copy of its first observation, ``start_trace`` is the trace of the last probe.
     If the episode is cut by ``cut_after``, the info of its last step contains ``info["group_cut"]``.
     If a lost life ends the episode of the first member of a group (``EpisodicLifeEnv``), it contains the beginning of the next
-    life, a ``SnapshotStart``, as ``info["next_life"]``.
+    life as ``info["next_life"]``.
 
     :param env: the environment with all its other wrappers
     """
@@ -167,9 +168,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._noise_seed: int | None = None
         self._actions: list[Any] = []
         self._steps_left: int | None = None
-        self._lives = next((each for each in wrapper_stack(env) if isinstance(each, EpisodicLifeEnv)), None)
-        self._leads_on = False  # whether the next life, if there is one, is for the next group
-        self._next_life: tuple[Any, dict[str, Any]] | None = None
+        # EpisodicLifeEnv, or a wrapper like it
+        self._lives: Any = next((each for each in wrapper_stack(env) if "was_real_done" in vars(each)), None)
+        self._is_first_member = False
+        self._next_life: NextLife | None = None
         self._ordinary_seeds = OrdinarySeeds()
         self._continued = False
         self._is_new = True
@@ -256,7 +258,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :return: the result of the wrapped environment, also truncated where the episode is cut
         """
         try:
-            self._last = result = self.env.step(action)
+            result = self.env.step(action)
+            if result[2] and self._is_first_member:
+                result = self._with_next_life(result)
         except Exception as error:
             error.failed_env = self  # type: ignore[attr-defined]  # see GuardedEnv.fault_of
             raise
@@ -264,26 +268,34 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._steps_left -= 1
             if self._steps_left == 0 and not (result[2] or result[3]):
                 observation, reward, _, _, info = result
-                self._last = result = (observation, reward, False, True, {**info, "group_cut": True})
-        if result[2] and self._leads_on and self._lives is not None and not self._lives.was_real_done:
-            result = (copy.deepcopy(result[0]), *result[1:4], {**result[4], **self._begin_next_life()})
-        elif result[2] or result[3]:
+                result = (observation, reward, False, True, {**info, "group_cut": True})
+        if result[2] or result[3]:
             # A DummyVecEnv passes it on after the next reset, which may write into the same array
             result = (copy.deepcopy(result[0]), *result[1:])
         self._last = result
         return result
 
-    def _begin_next_life(self) -> dict[str, SnapshotStart]:
+    def _with_next_life(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         """
-        Already now, because the next start may be another one.
+        Begin the next life already now, because the next start may be another one.
 
-        :return: the beginning of the next life for the info dict, if it can be captured
+        :param result: the last step of an episode
+        :return: the same, with the beginning of the next life in the info if the game goes on
         """
-        self._next_life = self.env.reset()
+        if self._lives is None or self._lives.was_real_done:
+            return result
+        # A reset may write into the same array
+        last = copy.deepcopy(result[0])
+        observation, _ = clean_reset(self.env, None, None)
         try:
-            return {"next_life": capture(self.env, self._next_life[0])}
-        except StartNotSupportedError:
-            return {}
+            self._next_life = NextLife(**vars(capture(self.env, observation)))
+        except StartNotSupportedError as error:
+            warnings.warn(
+                f"{self.env_name}: groups see only the first life of each game, because the next ones cannot be captured: "
+                f"{error} Write wrapper_kwargs=dict(terminal_on_life_loss=False), or unrelated_starts=True."
+            )
+            return last, *result[1:]
+        return last, *result[1:4], {**result[4], "next_life": self._next_life}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """
@@ -297,15 +309,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._continued = False
             return self._last[0], self._last[4]
         self._last = self._steps_left = None
-        next_life, self._next_life, self._leads_on = self._next_life, None, False
+        next_life, self._next_life, self._is_first_member = self._next_life, None, False
         try:
             if self.queue:
                 self._ordinary_seeds.note(seed)
                 queued = self.queue.popleft()
-                self._leads_on = queued.member == 0
+                self._is_first_member = queued.member == 0
                 observation, info = self._begin_queued(queued)
             elif next_life is not None:
-                observation, info = next_life
+                observation, info = self._begin_start(next_life, None)
             else:
                 observation, info = self._begin_ordinary(self._ordinary_seeds.ordinary(seed), options)
         except Exception as error:
@@ -331,10 +343,13 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             # Left to the caller to raise: an error here would end the process of the copy
             observation, info = clean_reset(self.env, None, None)
         else:
-            observation, info = begin(self.env, queued.start, queued.noise_seed)
-        self._origin, self._noise_seed, self._actions = queued.start, queued.noise_seed, []
+            observation, info = self._begin_start(queued.start, queued.noise_seed)
         self.first_observation = copy.deepcopy(observation)
         return observation, queued.add_names(info)
+
+    def _begin_start(self, start: Start, noise_seed: int | None) -> tuple[Any, dict[str, Any]]:
+        self._origin, self._noise_seed, self._actions = start, noise_seed, []
+        return begin(self.env, start, noise_seed)
 
     def _begin_ordinary(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         self._origin, self._noise_seed, self._actions = None, None, []
@@ -386,8 +401,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if isinstance(reached, str):
             if not self._recorded:
                 return reached
-            if not isinstance(self._origin, SeedStart):
-                return f"{reached} {self._origin or ''}"
+            if not isinstance(self._origin, (SeedStart, SnapshotStart)):
+                return f"{reached} {self._origin}" if isinstance(self._origin, StartNotSupportedError) else reached
             reached = Replay(self._origin, (ReplayPiece(self._noise_seed, tuple(self._actions)),))
         return EpisodeState(
             identity=identity(self.env),
@@ -414,6 +429,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         origin = state.attributes["_origin"]
         try:
             if isinstance(state.reached, Replay):
+                self.reset_if_new()
                 play_replay(self.env, state.reached, state.observation)
             else:
                 if isinstance(origin, SeedStart):

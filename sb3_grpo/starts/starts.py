@@ -80,7 +80,7 @@ class Replay:
     :param pieces: the pieces in order
     """
 
-    origin: SeedStart | OrdinaryReset
+    origin: "SeedStart | SnapshotStart | OrdinaryReset"
     pieces: tuple[ReplayPiece, ...] = field(repr=False)
 
 
@@ -107,6 +107,11 @@ class SnapshotStart:
     simulator: Any = field(default=None, repr=False)
     replay: Replay | None = field(default=None, repr=False)
     elapsed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class NextLife(SnapshotStart):
+    """The beginning of a life of a game whose lives are episodes, after the first one."""
 
 
 Start: TypeAlias = SeedStart | SnapshotStart

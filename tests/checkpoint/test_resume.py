@@ -128,11 +128,12 @@ def test_interrupted_in_the_middle_of_a_rollout_with_callbacks(tmp_path: Path) -
     assert second.seen == 336 / 3, "what was seen before the interruption is counted"
 
 
-def test_lives_that_groups_are_to_live_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "ALE/Breakout-v5"])
+def test_lives_that_groups_are_to_play_are_kept(tmp_path: Path, env_id: str) -> None:
     pytest.importorskip("ale_py")
 
     def breakout() -> VecEnv:
-        return make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0)
+        return make_atari_group_env(env_id, 2, seed=0)
 
     settings: dict[str, Any] = {**STEPS, "n_steps": 64, "n_epochs": 1, "policy_kwargs": None, "group_size": 2}
     model = GRPO("CnnPolicy", breakout(), **settings)

@@ -1,5 +1,7 @@
 """Atari games given by their ids, and what is said of those that cannot be learned as they are."""
 
+import functools
+import threading
 import warnings
 from typing import Any
 
@@ -7,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3.common.atari_wrappers import AtariWrapper, EpisodicLifeEnv, MaxAndSkipEnv
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from sb3_grpo import DAPO, GRPO, SeedStart, make_atari_group_env, make_group_env
 
@@ -51,51 +53,110 @@ def test_games_given_by_their_ids_start_exactly_alike() -> None:
     env.close()
 
 
-def test_the_members_of_a_group_live_the_same_life_and_groups_reach_all_lives() -> None:
-    ended: dict[int, list[int]] = {}
+@pytest.mark.filterwarnings("ignore:No update at")
+@pytest.mark.parametrize(
+    ("start_sampler", "vec_env_cls"), [(None, SubprocVecEnv), (lambda rng: SeedStart(int(rng.integers(100))), DummyVecEnv)]
+)
+def test_members_of_a_group_play_the_same_life_and_groups_reach_all_lives(start_sampler: Any, vec_env_cls: Any) -> None:
+    lives: dict[int, list[int]] = {}
     games: list[float] = []
 
     def note(local_variables: dict[str, Any], _: dict[str, Any]) -> bool:
         for idx in local_variables["dones"].nonzero()[0]:
             info = local_variables["infos"][idx]
             if "group" in info:
-                ended.setdefault(info["group"], []).append(info["lives"])
-                games.extend([info["episode"]["r"]] if info["lives"] == 0 else [])
+                lives.setdefault(info["group"], []).append(info["lives"])
+                games.extend([info["episode"]["r"]] if "episode" in info else [])
+                assert "next_life" not in info, "it is large, and has been used"
         return True
 
-    # That the first observations of all members are equal is checked by GRPO itself
-    model = GRPO(
-        "CnnPolicy", make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0), group_size=2, n_steps=128, n_epochs=1, **SMALL
+    # Scores are those of the game. That the first observations of all members are equal is checked by GRPO itself
+    env = make_atari_group_env(
+        "BreakoutNoFrameskip-v4", 2, seed=0, wrapper_kwargs={"clip_reward": False}, vec_env_cls=vec_env_cls
     )
+    model = GRPO("CnnPolicy", env, start_sampler=start_sampler, group_size=2, n_steps=128, n_epochs=1, **SMALL)
     model.learn(1536, callback=note)
-    whole = [lives for lives in ended.values() if len(lives) == 2]
+    env.close()
+    whole = [left for left in lives.values() if len(left) == 2]
     assert all(first == second for first, second in whole)
-    assert {lives for lives, _ in whole} == {0, 1, 2, 3, 4}
-    assert len(games) >= 2, "what Monitor reports is the score of a whole game"
+    assert {left for left, _ in whole} == {0, 1, 2, 3, 4}
+    n_over = sum(left == [0, 0] for left in whole)
+    assert 1 <= len(games) <= n_over + 2, "a game is reported once, by its first members"
+    assert [info["r"] for info in model.ep_info_buffer or ()] == games
 
 
-def test_a_life_that_others_live_begins_as_if_the_game_went_on() -> None:
-    queue, other = make_atari_group_env("BreakoutNoFrameskip-v4", 2, seed=0).unwrapped.envs  # type: ignore[attr-defined]
+class OneArray(gym.ObservationWrapper):
+    """All observations are the same array."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self._array = np.zeros(env.observation_space.shape or (), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        self._array[:] = observation
+        return self._array
+
+
+def breakout_lives(n_envs: int, *more: Any) -> list[Any]:
+    def wrapped(env: gym.Env) -> gym.Env:
+        return functools.reduce(lambda inner, wrapper: wrapper(inner), more, AtariWrapper(env, clip_reward=False))
+
+    return make_group_env("BreakoutNoFrameskip-v4", n_envs, seed=0, wrapper_class=wrapped).unwrapped.envs  # type: ignore[attr-defined]
+
+
+def play_a_life(queue: Any) -> tuple[float, Any, dict[str, Any]]:
+    total, is_over = 0.0, False
+    while not is_over:
+        observation, reward, is_over, _, info = queue.step(queue.action_space.sample())
+        total += reward
+    return total, observation, info
+
+
+def test_a_life_that_others_play_begins_as_if_the_game_went_on() -> None:
+    queue, other = breakout_lives(2, OneArray)
     queue.queue_start(0, SeedStart(3), group=0, member=0)
     queue.reset()
-    while not (ended := queue.step(queue.action_space.sample()))[2]:
-        pass
-    last, next_life = ended[0], ended[4]["next_life"]
+    _, last, info = play_a_life(queue)
     before = last.copy()
-    first, _ = queue.reset()
-    assert (last == before).all(), "the last observation of an episode is not that of the next one"
-    other.queue_start(1, next_life, group=1, member=0)
+    first = queue.reset()[0].copy()
+    assert (last == before).all() and not (last == first).all(), "the last observation is not that of the next episode"
+    other.queue_start(1, info["next_life"], group=1, member=0)
     assert (other.reset()[0] == first).all()
     assert queue.unwrapped.ale.lives() == other.unwrapped.ale.lives() == 4
     for action in [2, 2, 0, 3, 3, 3, 1] * 3:
         for expected, found in zip(queue.step(action)[:4], other.step(action)[:4], strict=True):
             assert np.array_equal(expected, found)
-    # Only the first member leads on
+    # Only the lives of first members have next ones
     queue.queue_start(2, SeedStart(3), group=2, member=1)
     queue.reset()
-    while not (ended := queue.step(queue.action_space.sample()))[2]:
-        pass
-    assert "next_life" not in ended[4]
+    assert "next_life" not in play_a_life(queue)[2]
+
+
+def test_what_monitor_reports_is_the_score_of_the_game_whoever_has_played_its_lives() -> None:
+    copies = breakout_lives(2)
+    start: Any = SeedStart(3)
+    total, n_lives = 0.0, 0
+    while start is not None:
+        playing = copies[n_lives % 2]
+        playing.queue_start(n_lives, start, group=n_lives, member=0)
+        playing.reset()
+        score, _, info = play_a_life(playing)
+        total, n_lives, start = total + score, n_lives + 1, info.get("next_life")
+    assert n_lives == 5 and info["episode"]["r"] == total > 0
+
+
+class Locked(gym.Wrapper):
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.lock = threading.Lock()
+
+
+def test_that_groups_see_only_first_lives_is_said() -> None:
+    (queue,) = breakout_lives(1, Locked)
+    queue.queue_start(0, SeedStart(3), group=0, member=0)
+    queue.reset()
+    with pytest.warns(UserWarning, match="only the first life of each game.*lock.*unrelated_starts=True"):
+        assert "next_life" not in play_a_life(queue)[2]
 
 
 @pytest.mark.parametrize(
