@@ -23,8 +23,8 @@ _KERNEL_VARIANCE = 2.0
 # Images with more entries are downscaled; several images in one observation share this number equally
 MAX_PIXELS = 1024
 _MANY_ROWS = 2**14
-# Weight of the steps of earlier updates, per update. The hundreds of entries of pictures need tens of thousands of steps
-MEMORY, MEMORY_OF_PICTURES = 0.5, 0.95
+# Weight of the steps of earlier updates, per update. The hundreds of entries of images need tens of thousands of steps
+MEMORY, MEMORY_OF_IMAGES = 0.5, 0.95
 
 
 class StateFeatures(NamedTuple):
@@ -59,8 +59,8 @@ class Continuation(NamedTuple):
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
     """
     Downscale images for a regression. Images with few entries are kept unchanged; others are average-pooled over areas (at
-    most 21 by 21). Of two to four channels (stacked frames or colours, rather than planes of a board) there remain their
-    average, and the last less the first: where it is, and where it goes.
+    most 21 by 21). Two to four channels (stacked frames or colours, rather than planes of a board) are replaced by their mean
+    and by the last minus the first, which in stacked frames is the motion.
 
     :param images: (N, C, H, W) of any type
     :param max_pixels: maximum number of entries to keep; at least one is kept per channel

@@ -42,14 +42,15 @@ class DAPO(GRPO):
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate, it can be a function of the current progress remaining (from 1 to 0).
-        ``None``: 1e-3; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
+        ``None``: 1e-3; for ``CnnPolicy`` 5e-4; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
     :param n_envs: Number of environment copies to make if ``env`` is an id, 16 by default
     :param group_size: Number of episodes that share a start
     :param n_steps: The number of steps to run for each environment copy per update
     :param n_groups: Number of whole groups per update, instead of ``n_steps``
     :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
     :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step
-    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CausalLMPolicy`` 1
+    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CnnPolicy`` 4;
+        for ``CausalLMPolicy`` 1
     :param gamma: Discount factor. ``None``: 0.99; for ``CausalLMPolicy`` 1
     :param clip_range: The ratio may fall to ``1 - clip_range``, it can be a function of the current progress remaining
     :param advantage: What is compared within a group: ``"auto"``, ``"gae"``, ``"return_to_go"``, ``"outcome"``,
@@ -79,7 +80,7 @@ class DAPO(GRPO):
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
     :param stats_window_size: Number of episodes to average the logged reward, length and success rate over
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
-    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param policy_kwargs: additional arguments to be passed to the policy on creation, see :class:`GRPO` for their defaults
     :param verbose: Verbosity level: 0 for no output, 1 for info messages, 2 for debug messages
     :param seed: Seed for the pseudo random generators
     :param device: Device (cpu, cuda, ...) on which the code should be run

@@ -6,6 +6,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import GymEnv, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
@@ -30,12 +31,12 @@ from sb3_grpo.common.losses import (
     step_weights,
 )
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, has_own_extractor
+from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.saved_algorithm import check_algorithm
-from sb3_grpo.common.values import MEMORY, MEMORY_OF_PICTURES, ValueRegression
+from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, ValueRegression
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
@@ -302,7 +303,8 @@ class GRPO(OnGroupAlgorithm):
 
     def _default_policy_kwargs(self) -> dict[str, Any]:
         kwargs = super()._default_policy_kwargs()
-        is_plain = self.policy_class is ActorCnnPolicy and not has_own_extractor(self.policy_kwargs)
+        extractor = self.policy_kwargs.get("features_extractor_class", NatureCNN)
+        is_plain = self.policy_class is ActorCnnPolicy and extractor is NatureCNN
         if is_plain and self.advantage in ("auto", "gae"):
             # Returns train the convolutions, as the critic's loss does in PPO
             kwargs["aux_vf_coef"] = 0.5
@@ -327,7 +329,7 @@ class GRPO(OnGroupAlgorithm):
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         # Whole groups are judged by a fit of their own
-        memory = MEMORY_OF_PICTURES if self.policy.reads_images else MEMORY
+        memory = MEMORY_OF_IMAGES if self.policy.reads_images else MEMORY
         self.value_regression = ValueRegression(memory=0.0 if self.n_steps is None else memory)
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
 

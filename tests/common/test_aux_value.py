@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from toy_envs import TINY_TEXT, SpacesEnv, observations_of
 
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
@@ -164,5 +165,6 @@ def test_it_is_the_default_for_pictures_that_are_judged_step_by_step() -> None:
     assert coefficient("MultiInputPolicy", "MultiInput") == 0.0
     assert coefficient(**GRPO_PAPER) == 0.0, "the paper's algorithm has no values at all"
     assert coefficient(type("Own", (ActorCnnPolicy,), {})) == 0.0
+    assert coefficient(policy_kwargs={"features_extractor_class": FlattenExtractor}) == 0.0, "it has no layers to train"
     model = GRPO("CnnPolicy", copies(), device="cpu")
     assert (model.lr_schedule(1.0), model.n_epochs, model.value_regression.memory) == (5e-4, 4, 0.95)
