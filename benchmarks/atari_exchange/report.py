@@ -8,11 +8,11 @@ EXCHANGED = {
     "detached": "the value loss does not train the convolutions",
     "slow": "PPO's rates",
     "unaided": "no auxiliary value loss",
-    "forgetful": "values from averages, memory 0.5",
+    "forgetful": "values from mean frames, memory 0.5",
     "critic": "values from PPO's critic",
     "shared": "groups that share a life",
-    "games": "whole games",
-    "fire": "whole games, FIRE after a lost life",
+    "games": "whole games with a shared start",
+    "fire": "whole games with a shared start, FIRE after a lost life",
 }
 
 

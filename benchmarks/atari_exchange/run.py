@@ -15,16 +15,16 @@ learning rate and clip range stay as they are in the beginning. With
 - ``forgetful``, values come from the averages of the frames alone, with the memory of other tasks, 0.5 per update.
 - ``own``, values come from the convolutions of the policy, with that memory.
 - ``critic``, values come from PPO's critic: a head on the convolutions, whose loss trains both.
-- ``shared``, the members of a group live the same life (in the entry, unrelated ones); ``wide``: and there are 16 copies and
+- ``shared``, the members of a group play the same life (in the entry, unrelated ones); ``wide``: and there are 16 copies and
   64 steps.
-- ``games``, an episode is a whole game, which the members of a group begin alike; ``fire``: and FIRE is pressed when a life
-  is lost, as it is where an episode is a life; ``penalty``: and the lost life costs 1.
+- ``games``, an episode is a whole game, and the members of a group begin theirs alike; ``fire``: and FIRE is pressed when
+  a life is lost, as it is where an episode is a life; ``penalty``: and the lost life costs 1.
 - ``short``, the discount factor is 0.95 instead of 0.99.
 - ``separate`` (PPO), actor and critic have convolutions of their own (``share_features_extractor=False``).
 - ``detached`` (PPO), the critic reads the actor's convolutions, but its loss does not train them.
 
-All have 8 copies, 128 steps, 4 epochs, minibatches of 256, an entropy bonus of 0.01, GAE's lambda 0.95, gradient norm 0.5,
-Adam with epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign.
+But for ``wide``, all have 8 copies and 128 steps; 4 epochs, minibatches of 256, an entropy bonus of 0.01, GAE's lambda 0.95,
+gradient norm 0.5, Adam with epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign.
 
 Scores are those of whole games with sampled actions: ``training``, the mean of the last hundred of the training;
 ``returns_fire``, of an evaluation where FIRE is pressed when a life is lost, as RL Zoo does for PPO; ``returns``, where it is
@@ -209,6 +209,8 @@ def make_model(env_id: str, variant: str, seed: int) -> Any:
     if "fast" in changes or "slow" in changes:
         other = entry("grpo" if algo == "ppo" else "ppo")
         kwargs |= {name: other[name] for name in ("learning_rate", "clip_range")}
+        if algo == "dapo":
+            kwargs["clip_range_high"] = kwargs["clip_range"]
     if "linear" not in changes:
         kwargs |= {name: FloatSchedule(kwargs[name])(1.0) for name in RATES & kwargs.keys()}
     if "short" in changes:
