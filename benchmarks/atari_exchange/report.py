@@ -10,6 +10,7 @@ EXCHANGED = {
     "unaided": "no auxiliary value loss",
     "forgetful": "values from mean frames, memory 0.5",
     "critic": "values from PPO's critic",
+    "short": "discount factor 0.95",
     "shared": "groups that share a life",
     "games": "whole games with a shared start",
     "fire": "whole games with a shared start, FIRE after a lost life",

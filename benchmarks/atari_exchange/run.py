@@ -4,10 +4,10 @@ What PPO has on pictures that GRPO has not, one exchange at a time: ``python -m 
 A variant is an algorithm and what is exchanged, such as ``grpo_unaided_slow``. Each run is a process with one torch thread;
 its row is appended to ``benchmarks/results/atari_exchange.jsonl`` when it ends. What has a row is not run again.
 
-``grpo`` and ``dapo`` have the entry for Atari games in ``zoo_configs``, ``ppo`` that of ``ppo.yml``, with one difference:
-learning rate and clip range stay as they are in the beginning. With
+``grpo`` and ``dapo`` have the entry for Atari games in ``zoo_configs``, ``ppo`` that of ``ppo.yml``, with two differences:
+learning rate and clip range stay as they are in the beginning, and all have PPO's discount factor, 0.99. With
 
-- ``linear``, they fall to 0 as in the entries.
+- ``linear``, the rates fall to 0, as in PPO's entry.
 - ``fast`` (PPO), they are those of GRPO's entry. ``slow`` (GRPO and DAPO): those of PPO's.
 - ``unaided``, no auxiliary value loss trains the convolutions.
 - ``weak``, it does with a tenth of the coefficient, as the value loss of PPO begins at about 0.06, and that of standardised
@@ -19,7 +19,7 @@ learning rate and clip range stay as they are in the beginning. With
   64 steps.
 - ``games``, an episode is a whole game, and the members of a group begin theirs alike; ``fire``: and FIRE is pressed when
   a life is lost, as it is where an episode is a life; ``penalty``: and the lost life costs 1.
-- ``short``, the discount factor is 0.95 instead of 0.99.
+- ``short``, the discount factor is that of GRPO's entry, 0.95.
 - ``separate`` (PPO), actor and critic have convolutions of their own (``share_features_extractor=False``).
 - ``detached`` (PPO), the critic reads the actor's convolutions, but its loss does not train them.
 
@@ -33,6 +33,7 @@ not. ``explained`` is the mean since the last evaluation of what PPO calls expla
 """
 
 import argparse
+import inspect
 import json
 import os
 import time
@@ -49,7 +50,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
-from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from benchmarks import common
@@ -169,9 +170,12 @@ class CriticGRPO(GRPO):
 def entry(algo: str) -> dict[str, Any]:
     """
     :param algo: "ppo", "grpo" or "dapo"
-    :return: The arguments of the algorithm in its entry for Atari games
+    :return: The arguments of the algorithm in its entry for Atari games, and the clip ranges
     """
-    return {key: value for key, value in common.hyperparameters(algo, "atari").items() if key not in OF_THE_ENVIRONMENT}
+    defaults = inspect.signature(common.algorithm(algo)).parameters
+    clip_ranges = {name: defaults[name].default for name in ("clip_range", "clip_range_high") if name in defaults}
+    said = {key: value for key, value in common.hyperparameters(algo, "atari").items() if key not in OF_THE_ENVIRONMENT}
+    return {name: value for name, value in {**clip_ranges, **said}.items() if value is not None}
 
 
 def make_env(env_id: str, changes: list[str], seed: int) -> VecEnv:
@@ -211,10 +215,10 @@ def make_model(env_id: str, variant: str, seed: int) -> Any:
         kwargs |= {name: other[name] for name in ("learning_rate", "clip_range")}
         if algo == "dapo":
             kwargs["clip_range_high"] = kwargs["clip_range"]
-    if "linear" not in changes:
-        kwargs |= {name: FloatSchedule(kwargs[name])(1.0) for name in RATES & kwargs.keys()}
-    if "short" in changes:
-        kwargs["gamma"] = 0.95
+    rates = {name: FloatSchedule(kwargs[name])(1.0) for name in RATES & kwargs.keys()}
+    kwargs |= {name: LinearSchedule(rate, 0.0, 1.0) for name, rate in rates.items()} if "linear" in changes else rates
+    if "short" not in changes:
+        kwargs["gamma"] = 0.99
     kwargs |= {"seed": seed, "device": "cpu"}
     if algo == "ppo":
         policy_kwargs = {"share_features_extractor": "separate" not in changes}
