@@ -44,6 +44,14 @@ def fold(title: str, text: str) -> str:
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
 
 
+def task_name(env_id: str) -> str:
+    """
+    :param env_id: Id of an environment
+    :return: The same; of Atari games, only the game
+    """
+    return env_id.removesuffix("NoFrameskip-v4")
+
+
 def steps_text(steps: int) -> str:
     """
     :param steps: Number of steps

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.blocks import Writers, markdown, picture, steps_text
+from benchmarks.blocks import Writers, markdown, picture, steps_text, task_name
 from benchmarks.common import RESULTS
 from benchmarks.figures import draw_curves, label
 from sb3_grpo.classroom.compare.collect import collect
@@ -61,11 +61,12 @@ def curves(image: str, name: str, envs: str = "", variants: str = "") -> str:
         drawn[variant] = [
             (found.grid(env, found.main_mode(env)), iqm_curve(each)) if each.size else None for env, each in returns.items()
         ]
-    draw_curves(image, shown, drawn)
+    titles = [task_name(env) for env in shown]
+    draw_curves(image, titles, drawn)
     n_seeds = len(found.experiment["seeds"])
     interval = ", with its 95% bootstrap interval" if n_seeds > 2 else ""
     caption = f"{n_seeds} seeds: IQM of {kind(found)} evaluations during training{interval}."
-    return picture(image, f"Learning curves: {', '.join(shown)}", caption)
+    return picture(image, f"Learning curves: {', '.join(titles)}", caption)
 
 
 def finals(name: str, variants: str = "") -> str:
@@ -83,7 +84,7 @@ def finals(name: str, variants: str = "") -> str:
         medians = [found.done(env, variant).seconds.astype(float).median() for env in found.envs]
         seconds.append(f"{label(variant)} {', '.join(f'{each:,.0f}' for each in medians if not math.isnan(each))}")
     n_seeds, budgets = len(found.experiment["seeds"]), found.experiment["timesteps"]
-    table = markdown(["", *(f"{env}, {steps_text(budgets[env])}" for env in found.envs)], rows)
+    table = markdown(["", *(f"{task_name(env)}, {steps_text(budgets[env])}" for env in found.envs)], rows)
     spread = "IQM over the seeds and its 95% interval" if n_seeds > 2 else "mean over the seeds"
     return (
         f"{table}\n\n*Mean return of {found.experiment['n_final_episodes']} {kind(found)} episodes after training: {spread}; "

@@ -12,8 +12,6 @@ EXCHANGED = {
     "critic": "values from PPO's critic",
     "short": "discount factor 0.95",
     "shared": "groups that share a life",
-    "games": "whole games with a shared start",
-    "fire": "whole games with a shared start, FIRE after a lost life",
 }
 
 
