@@ -23,8 +23,8 @@ learning rate and clip range stay as they are in the beginning, and all have PPO
 - ``separate`` (PPO), actor and critic have convolutions of their own (``share_features_extractor=False``).
 - ``detached`` (PPO), the critic reads the actor's convolutions, but its loss does not train them.
 
-But for ``wide``, all have 8 copies and 128 steps; 4 epochs, minibatches of 256, an entropy bonus of 0.01, GAE's lambda 0.95,
-gradient norm 0.5, Adam with epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign.
+All except ``wide`` have 8 copies and 128 steps; all have 4 epochs, minibatches of 256, an entropy bonus of 0.01, GAE's lambda
+0.95, gradient norm 0.5, Adam with epsilon 1e-5, NatureCNN with orthogonal weights, rewards clipped to their sign.
 
 Scores are those of whole games with sampled actions: ``training``, the mean of the last hundred of the training;
 ``returns_fire``, of an evaluation where FIRE is pressed when a life is lost, as RL Zoo does for PPO; ``returns``, where it is
