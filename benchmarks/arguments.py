@@ -58,10 +58,11 @@ def arguments_page() -> str:
 
     parts = [
         "# All arguments\n",
-        "The arguments of `GRPO` and `DAPO` with their defaults for `MlpPolicy` ([other policies](../text_policies.md)), next "
-        "to those of PPO in Stable-Baselines3. The [API](../api/algorithms.md) describes each in full. An empty cell: PPO has "
-        "no such argument. If neither `n_steps` nor `n_groups` is given, the size of an update is "
-        "[chosen](index.md#steps-or-whole-groups).\n",
+        "The arguments of `GRPO` and `DAPO` with their defaults for `MlpPolicy` (others for "
+        "[images](../guide/training.md#atari) and [texts](../text_policies.md)), next to those of PPO in Stable-Baselines3. "
+        "The [API](../api/algorithms.md) "
+        "describes each in full. An empty cell: PPO has no such argument. If neither `n_steps` nor `n_groups` is given, the "
+        "size of an update is [chosen](index.md#steps-or-whole-groups).\n",
     ]
     for title, meanings in groups_of_arguments().items():
         rows = [

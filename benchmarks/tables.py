@@ -33,6 +33,17 @@ def scores(found: Results, env: str, variant: str) -> np.ndarray:
     return found.final_scores(env, variant, found.main_mode(env))
 
 
+def seeds(found: Results, envs: list[str], variants: list[str]) -> list[int]:
+    """
+    :param found: A comparison
+    :param envs: Some of its environments
+    :param variants: Some of its variants
+    :return: How many seeds a variant has on an environment: the fewest and the most, or one number if all have as many
+    """
+    numbers = {len(found.done(env, variant)) for env in envs for variant in variants} - {0}
+    return sorted({min(numbers), max(numbers)})
+
+
 def kind(found: Results) -> str:
     """
     :param found: A comparison
@@ -63,9 +74,9 @@ def curves(image: str, name: str, envs: str = "", variants: str = "") -> str:
         ]
     titles = [task_name(env) for env in shown]
     draw_curves(image, titles, drawn)
-    n_seeds = len(found.experiment["seeds"])
-    interval = ", with its 95% bootstrap interval" if n_seeds > 2 else ""
-    caption = f"{n_seeds} seeds: IQM of {kind(found)} evaluations during training{interval}."
+    n_seeds = seeds(found, shown, names)
+    interval = ", with its 95% bootstrap interval" if max(n_seeds) > 2 else ""
+    caption = f"{' to '.join(map(str, n_seeds))} seeds: IQM of {kind(found)} evaluations during training{interval}."
     return picture(image, f"Learning curves: {', '.join(titles)}", caption)
 
 
@@ -83,12 +94,12 @@ def finals(name: str, variants: str = "") -> str:
         rows.append([label(variant), *(interval_text(iqm_interval([each])) if each.size else "" for each in samples)])
         medians = [found.done(env, variant).seconds.astype(float).median() for env in found.envs]
         seconds.append(f"{label(variant)} {', '.join(f'{each:,.0f}' for each in medians if not math.isnan(each))}")
-    n_seeds, budgets = len(found.experiment["seeds"]), found.experiment["timesteps"]
+    n_seeds, budgets = seeds(found, found.envs, names), found.experiment["timesteps"]
     table = markdown(["", *(f"{task_name(env)}, {steps_text(budgets[env])}" for env in found.envs)], rows)
-    spread = "IQM over the seeds and its 95% interval" if n_seeds > 2 else "mean over the seeds"
+    spread = "IQM and its 95% interval" if max(n_seeds) > 2 else "mean over the seeds"
     return (
         f"{table}\n\n*Mean return of {found.experiment['n_final_episodes']} {kind(found)} episodes after training: {spread}; "
-        f"{n_seeds} seeds. Seconds of a run, median: {'; '.join(seconds)}.*"
+        f"{' to '.join(map(str, n_seeds))} seeds. Median seconds of a run: {'; '.join(seconds)}.*"
     )
 
 

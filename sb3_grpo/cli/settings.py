@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sb3_grpo import GRPO
+from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra
 from sb3_grpo.utils.entries import parse_value
@@ -66,6 +67,8 @@ def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[st
         key, equals, text = assignment.partition("=")
         if not equals:
             raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
+        if key in REFUSED_ARGUMENTS:
+            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}: {REFUSED_ARGUMENTS[key]}")
         if key not in known:
             close = close_matches(key, known)
             hint = f" Did you mean {' or '.join(close)}?" if close else ""

@@ -22,7 +22,7 @@ from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
-from sb3_grpo.starts.atari import make_env_of
+from sb3_grpo.starts.atari import is_atari_id, make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.spaces import parts_of
 
@@ -152,12 +152,14 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:
+    # As the zoo does: with its most likely actions, an agent may get stuck in a deterministic game
+    deterministic = not is_atari_id(args.env)
     # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random seeds of the groups
     seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
     env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
     try:
         acting: Any = Actor(model, env)
-        returns, lengths = evaluate_policy(acting, env, args.eval_episodes, deterministic=True, return_episode_rewards=True)
+        returns, lengths = evaluate_policy(acting, env, args.eval_episodes, deterministic, return_episode_rewards=True)
     finally:
         env.close()
     return {
@@ -165,7 +167,7 @@ def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration
         "mean_return": float(np.mean(returns)),
         "std_return": float(np.std(returns)),
         "mean_length": float(np.mean(lengths)),
-        "deterministic": True,
+        "deterministic": deterministic,
         "seed": seed,
     }
 
@@ -186,7 +188,7 @@ def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshol
 def _summary(evaluation: dict[str, Any], threshold: float | None) -> list[tuple[str, str]]:
     mean, std = evaluation["mean_return"], evaluation["std_return"]
     summary = f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"
-    rows = [("Evaluation", f"deterministic actions: {summary}")]
+    rows = [("Evaluation", f"{'deterministic' if evaluation['deterministic'] else 'sampled'} actions: {summary}")]
     if threshold is not None:
         verdict = "yes" if mean >= threshold else "no"
         rows.append(("Solved", f"{verdict} (threshold: mean return of {threshold:g})"))

@@ -23,13 +23,14 @@ from sb3_grpo.utils.plugins import name_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Arguments that only PPO has, and what to do with them here
-PPO_ARGUMENTS = {
+# Arguments that only PPO or the policy has, and what to do with them here
+REFUSED_ARGUMENTS = {
     "vf_coef": "leave it out, as there is no critic network; aux_vf_coef in policy_kwargs is an auxiliary loss",
     "clip_range_vf": "leave it out, as there is no critic network",
     "rollout_buffer_class": "leave it out",
     "rollout_buffer_kwargs": "leave it out",
     "normalize_advantage": 'write advantage_scale="batch", the default, or "none"',
+    "aux_vf_coef": "write policy_kwargs=dict(aux_vf_coef=...), as it is an argument of the policy",
 }
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}

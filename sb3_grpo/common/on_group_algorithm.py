@@ -44,7 +44,7 @@ from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
-from sb3_grpo.starts.atari import make_env_of, why_not_learnable
+from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.parameters import Number, Whole, short_repr
 from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
@@ -263,7 +263,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if isinstance(env, str):
             raise ValueError(
                 f"env={env!r} is the id of an environment, and an environment is needed here: write "
-                f"env=make_group_env({env!r}, n_envs=...)."
+                f"env={maker_of(env).__name__}({env!r}, n_envs=...)."
             )
         check_env(env)
         return SavedAlgorithm._wrap_env(env, verbose, monitor_wrapper)

@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_grpo.common.advantages import AdvantageFunction
-from sb3_grpo.common.arguments import PPO_ARGUMENTS, refuse_arguments
+from sb3_grpo.common.arguments import REFUSED_ARGUMENTS, refuse_arguments
 from sb3_grpo.common.losses import PolicyLoss, WeightFunction
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction
@@ -87,7 +87,7 @@ class DAPO(GRPO):
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
-    @refuse_arguments(PPO_ARGUMENTS)
+    @refuse_arguments(REFUSED_ARGUMENTS)
     def __init__(
         self,
         policy: str | type[ActorPolicy],

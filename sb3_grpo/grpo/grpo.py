@@ -14,7 +14,7 @@ from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, discounted_returns_to_go, group_advantages
 from sb3_grpo.common.arguments import (
     GROUPS_PER_UPDATE,
-    PPO_ARGUMENTS,
+    REFUSED_ARGUMENTS,
     judges_whole_episodes,
     refuse_arguments,
 )
@@ -162,7 +162,7 @@ class GRPO(OnGroupAlgorithm):
     **Starts**
 
     :param unrelated_starts: Opt in to groups whose members do not share a start,
-        for environments that cannot start twice in the same state
+        for environments that cannot start twice in the same state, or if sharing shows an update too little of the task
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
         :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes, such
         as :class:`VisitedStates`. By default, each group starts from a fresh seed.
@@ -201,7 +201,7 @@ class GRPO(OnGroupAlgorithm):
     n_epochs: int
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
-    @refuse_arguments(PPO_ARGUMENTS)
+    @refuse_arguments(REFUSED_ARGUMENTS)
     def __init__(
         self,
         policy: str | type[ActorPolicy],

@@ -1,6 +1,7 @@
 """Atari games with the usual preprocessing."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -22,10 +23,16 @@ def is_atari_id(env_id: str) -> bool:
     """
     :param env_id: the id of an environment
     :return: whether it is an Atari game whose observations are coloured frames. Imports the module that registers it
+    :raises ModuleNotFoundError: if ``ale_py`` is not installed
     """
     module, _, name = importable_id(env_id).rpartition(":")
     if module:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != "ale_py":
+                raise
+            raise ModuleNotFoundError(f'{env_id} needs ale_py: pip install "sb3-grpo[atari]"', name="ale_py") from error
     spec = gym.registry.get(name)
     return spec is not None and _is_ale(spec) and spec.kwargs.get("obs_type", "rgb") == "rgb"
 
@@ -71,6 +78,14 @@ def make_atari_group_env(
     return VecFrameStack(env, n_stack=4)
 
 
+def maker_of(env_id: str) -> Callable[..., VecEnv]:
+    """
+    :param env_id: the id of an environment
+    :return: the function that makes copies of it, preprocessed as usual if it is an Atari game
+    """
+    return make_atari_group_env if is_atari_id(env_id) else make_group_env
+
+
 def make_env_of(env_id: str, n_envs: int, seed: int | None, render_mode: str | None = None) -> VecEnv:
     """
     :param env_id: the id of an environment
@@ -79,9 +94,8 @@ def make_env_of(env_id: str, n_envs: int, seed: int | None, render_mode: str | N
     :param render_mode: render mode of the copies, None for no rendering
     :return: the vectorized environment, preprocessed as usual if it is an Atari game
     """
-    make = make_atari_group_env if is_atari_id(env_id) else make_group_env
     env_kwargs = None if render_mode is None else {"render_mode": render_mode}
-    return make(env_id, n_envs=n_envs, seed=seed, env_kwargs=env_kwargs)
+    return maker_of(env_id)(env_id, n_envs=n_envs, seed=seed, env_kwargs=env_kwargs)
 
 
 def why_not_learnable(env: VecEnv) -> str | None:

@@ -147,6 +147,15 @@ def test_curve_counts_atari_games_and_not_lives() -> None:
     assert [episode_return for _, episode_return in callback.points] == [2.0]
 
 
+def test_atari_games_are_played_with_sampled_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py")
+    settings = ["n_steps=16", "n_epochs=1", "batch_size=64"]
+    options = [argument for setting in settings for argument in ("--set", setting)]
+    config = train_and_read("--timesteps", "64", "--eval-episodes", "1", *options, env="ALE/Pong-v5")
+    assert config["evaluation"]["deterministic"] is False
+    assert "sampled actions: mean return -2" in " ".join(capsys.readouterr().out.split())
+
+
 def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(callback: EpisodeReturns) -> bool:
         if callback.num_timesteps > 800:
@@ -201,6 +210,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ),
         ("CartPole-v1", ("--set", "group_size"), "expected KEY=VALUE"),
         ("CartPole-v1", ("--set", "groupsize=8"), "Did you mean group_size or"),
+        ("CartPole-v1", ("--set", "aux_vf_coef=0.1"), "write policy_kwargs=dict(aux_vf_coef=...)"),
         ("CartPole-v1", ("--set", "dynamic_sampling=false"), "write dynamic_sampling=False"),
         ("CartPole-v1", ("--set", "group_size=4.0"), "must be a whole number, got 4.0 (float): write group_size=4"),
         ("CartPole-v1", ("--set", "gamma='x'"), "gamma must be a finite number or None, got 'x' (str)"),

@@ -183,5 +183,7 @@ def test_other_observations_of_a_game_stay_as_they_are() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert GRPO("MlpPolicy", ram, device="cpu").observation_space.shape == (128,)
-        GRPO("CnnPolicy", make_atari_group_env("PongNoFrameskip-v4", 1), device="cpu")
+        model = GRPO("CnnPolicy", make_atari_group_env("PongNoFrameskip-v4", 1), device="cpu")
         GRPO("MlpPolicy", gym.make("CartPole-v1"), device="cpu")
+    with pytest.raises(ValueError, match=r"write env=make_atari_group_env\('PongNoFrameskip-v4', n_envs=...\)"):
+        model.set_env("PongNoFrameskip-v4")  # type: ignore[arg-type]

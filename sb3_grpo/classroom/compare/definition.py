@@ -13,6 +13,7 @@ import yaml
 from sb3_grpo import presets
 from sb3_grpo.classroom.compare.experiment import Experiment, Variant
 from sb3_grpo.classroom.compare.runs import ENV_ID, MAX_SEED, VARIANT_NAME
+from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, find_env
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.utils.parameters import Kind, short_repr
@@ -205,6 +206,9 @@ def _check_variant(variant: Variant, envs: list[str], algorithms: Mapping[str, t
     _check_names([variant.algo], algorithms, where, "algorithm")
     if "n_timesteps" in variant.hyperparams:
         raise UsageError(f"{where}: the budget is the same for all variants: set timesteps instead of n_timesteps")
+    if variant.algo in ALGORITHMS:
+        for name in REFUSED_ARGUMENTS.keys() & variant.hyperparams:
+            raise UsageError(f"{where}: {variant.algo} has no argument {name!r}: {REFUSED_ARGUMENTS[name]}")
     # Constructors pass on arguments that they do not name
     names = {name for cls in algorithms[variant.algo].__mro__ for name in inspect.signature(cls).parameters}
     _check_names(variant.hyperparams, (names - NOT_SETTABLE) | _ZOO_KEYS, where, "hyperparameter")
