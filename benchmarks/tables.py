@@ -121,7 +121,7 @@ def pairs(*names: str) -> str:
     n_tasks = sum(len(each.envs) for each in found)
     return (
         f"{markdown(['', *(f'against {label(peer)}' for peer in theirs)], rows)}\n\n*Probability that a run ends above one of "
-        f"the other algorithm at equal steps, mean over the {number(n_tasks)} tasks, and its 95% interval.*"
+        f"the other at equal steps, mean over {number(n_tasks)} tasks, and its 95% interval.*"
     )
 
 
