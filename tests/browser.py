@@ -32,7 +32,7 @@ def chromium() -> "Iterator[Browser]":
         browser.close()
         # Playwright waits for its pipes, which environments that tests left open may have inherited
         for process in multiprocessing.active_children():
-            process.terminate()
+            process.kill()
 
 
 class Opened:
