@@ -140,7 +140,7 @@ def finding(runs: Runs, cells: Pairs) -> str:
     for idx, unit in enumerate(("At equal steps", "at equal seconds")):
         hardest = min(peers, key=lambda peer: float(cells[ours_in(runs)[0], peer][idx].split()[0]))
         said = [f"{LABELS[each]} ends above it with probability {cells[each, hardest][idx]}" for each in ours_in(runs)]
-        parts.append(f"{unit}, the best PPO is *{LABELS[hardest]}*: {'; '.join(said)}")
+        parts.append(f"{unit}, the hardest PPO is *{LABELS[hardest]}*: {'; '.join(said)}")
     text = "; ".join(parts) + "."
     behind_on = {each: ", ".join(task.env_id for task in behind(runs, each)) for each in ours_in(runs)}
     said = [f"{LABELS[each]} on {names}" for each, names in behind_on.items() if names]
