@@ -53,9 +53,12 @@ from sb3_grpo.utils.vec_envs import copied
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
-# Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and the
-# maximum factor by which an update may grow
-STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_GROWTH = 2048, 0.02, 4
+# Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and its
+# maximum
+STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
+# Its minimum number of steps of each copy. With many copies that begin together, a shorter update sees a moment of the
+# episode only, and unlearns what other moments have taught
+MIN_STEPS_PER_COPY = 16
 # Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout
 MAX_DIST_INPUTS_BYTES = 2**22
 # With max_sampling_rounds=None: give up after this many steps of a rollout without a live group
@@ -249,8 +252,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         """
         :return: ``policy_kwargs`` of a new model, unless the user gives others
         """
+        if self._vec_normalize_observes or self.n_envs > STEPS_PER_UPDATE // MIN_STEPS_PER_COPY:
+            # With many copies, statistics of the first moments of an episode would spoil the first updates
+            return {}
         is_own = self.policy_class not in self.policy_aliases.values()
-        return default_policy_kwargs(is_own, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
+        return default_policy_kwargs(is_own, self.action_space, self.policy_kwargs)
 
     @property
     def _vec_normalize_observes(self) -> bool:
@@ -522,7 +528,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self.n_steps is None or self.n_steps != self.default_n_steps:
             return self.n_steps
         share = int(SHARE_PER_UPDATE * self.num_timesteps / self.n_envs)
-        return min(max(self.n_steps, share), MAX_GROWTH * self.n_steps)
+        return max(self.n_steps, min(share, MAX_STEPS_PER_UPDATE // self.n_envs))
 
     def _check_live(self, n_steps: int) -> None:
         """

@@ -668,17 +668,14 @@ def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
     return policy_kwargs.get("features_extractor_class") not in (None, CombinedExtractor, FlattenExtractor, NatureCNN)
 
 
-def default_policy_kwargs(
-    own_policy: bool, action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
-) -> dict[str, Any]:
+def default_policy_kwargs(own_policy: bool, action_space: spaces.Space, policy_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     :param own_policy: Whether the policy class of a model is a custom one
     :param action_space: Action space
     :param policy_kwargs: ``policy_kwargs`` given by the user
-    :param is_normalized: Whether ``VecNormalize`` normalises the observations
-    :return: ``normalize_observations=True`` if actions are continuous, unless ``VecNormalize`` already normalises, or the
-        policy or features extractor is a custom one, which may rely on the original values
+    :return: ``normalize_observations=True`` if actions are continuous, unless the policy or features extractor is a custom
+        one, which may rely on the original values
     """
-    if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs) or is_normalized:
+    if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs):
         return {}
     return {"normalize_observations": True}

@@ -30,7 +30,7 @@ from sb3_grpo.common.losses import (
     policy_losses,
     step_weights,
 )
-from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
+from sb3_grpo.common.on_group_algorithm import MIN_STEPS_PER_COPY, STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
@@ -93,8 +93,9 @@ class GRPO(OnGroupAlgorithm):
         each short
     :param n_groups: Number of whole groups per update, as in the papers, instead of ``n_steps``.
         If neither is given: ``n_steps`` is chosen so that all copies together run 2048 steps, or 2% of all steps so far once
-        that is more, up to 8192. If whole episodes are judged (an ``advantage`` other than ``"gae"``, a ``loss_average`` or
-        ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_range``), ``n_groups`` is 4
+        that is more, up to 8192, but at least 16 steps of each copy. If whole episodes are judged (an ``advantage`` other
+        than ``"gae"``, a ``loss_average`` or ``ratio_level`` other than ``"step"``, ``overlong_filter``,
+        ``overlong_range``), ``n_groups`` is 4
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11). Or
         a function of the outcomes (B, G) that says which groups are live instead, (B,) booleans, as :func:`live_groups` does.
         It is called with any number of groups: with those of a round, or one by one with ``n_steps``.
@@ -182,8 +183,8 @@ class GRPO(OnGroupAlgorithm):
         the reported success rate, mean episode length, and mean reward over
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions,
-        ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, or you use a custom policy
-        or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage`` is ``"gae"`` and the features
+        ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, there are more than 128
+        copies, or you use a custom policy or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage`` is ``"gae"`` and the features
         extractor is no custom one
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
@@ -313,7 +314,7 @@ class GRPO(OnGroupAlgorithm):
     def _choose_arguments(self) -> None:
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
-        steps_per_copy = max(1, STEPS_PER_UPDATE // self.n_envs)
+        steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // self.n_envs)
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
                 self.n_steps = self.default_n_steps = steps_per_copy

@@ -1,6 +1,8 @@
+import functools
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -108,6 +110,13 @@ def test_observations_are_normalised_once_where_actions_are_continuous(
     for each in (model, *loaded):
         assert bool(each.policy.observation_norm.keys) is normalized
     assert policy_kwargs == given, "the user's own"
+
+
+@pytest.mark.parametrize(("n_envs", "normalized"), [(128, True), (129, False)])
+def test_observations_of_many_copies_are_not_normalised(n_envs: int, normalized: bool) -> None:
+    env = DummyVecEnv([functools.partial(gym.make, "Pendulum-v1")] * n_envs)
+    assert bool(GRPO("MlpPolicy", env).policy.observation_norm.keys) is normalized
+    assert GRPO("MlpPolicy", env, policy_kwargs=dict(NORMALIZED)).policy.observation_norm.keys
 
 
 class OwnPolicy(ActorPolicy):

@@ -45,8 +45,8 @@ def make_model(env: Any = ToyEnv, algo: Any = GRPO, n_envs: int = 4, env_kwargs:
     return algo("MlpPolicy", env, policy_kwargs=TINY, device="cpu", seed=0, **{"n_epochs": 2, "batch_size": 64, **kwargs})
 
 
-@pytest.mark.parametrize(("n_envs", "n_steps"), [(1, 2048), (16, 128), (4096, 1)])
-def test_an_update_has_2048_steps_by_default(n_envs: int, n_steps: int) -> None:
+@pytest.mark.parametrize(("n_envs", "n_steps"), [(1, 2048), (16, 128), (128, 16), (4096, 16)])
+def test_an_update_has_2048_steps_by_default_and_at_least_16_of_each_copy(n_envs: int, n_steps: int) -> None:
     model = make_model(DummyVecEnv([ToyEnv] * n_envs))
     assert (model.n_steps, model.n_groups) == (n_steps, None)
 
@@ -69,6 +69,14 @@ def test_an_update_grows_by_default(so_far: int, given: dict[str, int], n_steps:
     model.learn(1, callback=seen, reset_num_timesteps=False)
     assert [len(batch.rows) for batch in seen.batches] == [16 * n_steps]
     assert model.num_timesteps == so_far + 16 * n_steps and (given or model.n_steps == 128)
+
+
+def test_an_update_of_many_copies_does_not_grow_beyond_the_largest() -> None:
+    seen = Batches()
+    model = make_model(DummyVecEnv([ToyEnv] * 1024), unrelated_starts=True, n_epochs=1, batch_size=2048)
+    model.num_timesteps = 10**7
+    model.learn(1, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [1024 * 16]
 
 
 def test_each_step_is_learned_from_once_and_by_the_policy_that_chose_it() -> None:
