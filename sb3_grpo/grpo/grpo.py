@@ -184,8 +184,8 @@ class GRPO(OnGroupAlgorithm):
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions,
         ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, there are more than 128
-        copies, or you use a custom policy or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage`` is ``"gae"`` and the features
-        extractor is no custom one
+        copies, or you use a custom policy or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage``
+        is ``"gae"`` and the features extractor is no custom one
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
