@@ -26,7 +26,7 @@ from benchmarks.timing import in_process
 RESULTS = common.RESULTS / "many_copies.jsonl"
 COPIES, SEEDS = (1, 16, 256, 1024, 4096), 3
 # With more copies, an update takes more steps
-FEW, STEPS, STEPS_OF_MANY = 256, 100_000, 200_000
+FEW, STEPS, STEPS_OF_MANY = 256, 50_000, 200_000
 PPO = {"n_epochs": 10, "learning_rate": 1e-3}
 EVALUATION_SEED, N_EPISODES = 10_000, 48
 
