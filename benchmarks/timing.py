@@ -57,19 +57,21 @@ def peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_process(module: str, *options: Any, n_threads: int = 1, **environment: str) -> Any:
+def in_process(module: str, *options: Any, n_threads: int | None = 1, **environment: str) -> Any:
     """
     :param module: A module with a command line
     :param options: Its options
-    :param n_threads: Number of OpenMP threads
+    :param n_threads: Number of OpenMP threads, ``None``: as libraries choose it
     :param environment: Further environment variables
     :return: The last line that it prints, as JSON
     :raises RuntimeError: If it fails
     """
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    threads = {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", module, *map(str, options)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": str(n_threads), **environment},
+        env={**inherited, **threads, **environment},
         capture_output=True,
         text=True,
     )
@@ -78,7 +80,7 @@ def in_process(module: str, *options: Any, n_threads: int = 1, **environment: st
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def one_round(subjects: Iterable[str], module: str, *options: Any, **environment: str) -> Round:
+def one_round(subjects: Iterable[str], module: str, *options: Any, **environment: Any) -> Round:
     """
     :param subjects: What is measured, in turn
     :param module: A module with an option ``--one SUBJECT`` that prints figures

@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch as th
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -260,7 +259,6 @@ class FrontierStarts(StartSampler):
 
 
 def main() -> None:
-    th.set_num_threads(1)  # the network is small
     env_id, seed = "MountainCar-v0", 100
     for name, sampler in {"ordinary starts": None, "FrontierStarts": FrontierStarts(env_id)}.items():
         model = DAPO(

@@ -11,8 +11,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
@@ -24,7 +22,6 @@ from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import is_atari_id, make_env_of
 from sb3_grpo.text.tokens import TokenSpace
-from sb3_grpo.utils.spaces import parts_of
 
 
 class EpisodeReturns(Curve):
@@ -57,12 +54,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--timesteps", type=positive, default=100_000, help="number of environment steps to train for (default: %(default)s)"
     )
     parser.add_argument("--n-envs", type=positive, default=16, help="number of environment copies (default: %(default)s)")
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="cpu, cuda, or auto: cuda if available (default: %(default)s). On the CPU, policies without images use one "
-        "thread: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
-    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda if available (default: %(default)s)")
     parser.add_argument(
         "--eval-episodes", type=positive, default=100, help="episodes of the final evaluation (default: %(default)s)"
     )
@@ -101,11 +93,6 @@ def _choose_policy(space: spaces.Space) -> str:
     return policy_for(space)
 
 
-def _limit_threads(space: spaces.Space, device: str) -> None:
-    if get_device(device).type == "cpu" and not any(map(is_image_space, parts_of(space).values())):
-        th.set_num_threads(1)
-
-
 def _check_device(device: str) -> None:
     try:
         wanted = th.device("cpu" if device == "auto" else device)
@@ -125,7 +112,6 @@ def _train(args: argparse.Namespace) -> int:
     spec = find_env(args.env)
     env = _make_env(args.env, spec, args.n_envs, args.seed)
     policy = _choose_policy(env.observation_space)
-    _limit_threads(env.observation_space, args.device)
     returns = EpisodeReturns()
     run = Run(args, args.env, returns)
     if args.resume is None:

@@ -46,6 +46,7 @@ from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
+from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number, Whole, short_repr
 from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
 from sb3_grpo.utils.user_warnings import warn_user
@@ -637,7 +638,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__
-            with unchecked_distributions():
+            with unchecked_distributions(), suitable_threads(self.policy, self.batch_size or STEPS_PER_UPDATE):
                 super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:

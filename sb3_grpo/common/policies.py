@@ -33,6 +33,7 @@ from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.utils.action_masks import forbidding_copy, n_choices
+from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 
@@ -489,13 +490,12 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the model's action and the next hidden state
         """
         # SB3 says what is wrong with an observation that came with an info
-        if action_masks is None or isinstance(observation, tuple):
-            actions, state = super().predict(observation, state, episode_start, deterministic)
-            return self.cast_actions(actions), state
+        if isinstance(observation, tuple) and isinstance(observation[-1], dict):
+            return super().predict(observation)
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        actions = self._predicted(obs, deterministic, self._checked_masks(action_masks, n))
+        actions = self._predicted(obs, n, deterministic, self._checked_masks(action_masks, n))
         return actions if is_vectorized else actions.squeeze(axis=0), state
 
     def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor | None:
@@ -521,15 +521,17 @@ class ActorPolicy(ActorCriticPolicy):
             raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
         return th.as_tensor(masks, device=self.device)
 
-    def _predicted(self, obs: Any, deterministic: bool, action_masks: th.Tensor | None) -> np.ndarray:
+    def _predicted(self, obs: Any, n: int, deterministic: bool, action_masks: th.Tensor | None) -> np.ndarray:
         """
         :param obs: n observations
+        :param n: Their number
         :param deterministic: Whether to return deterministic actions
         :param action_masks: (n, A) the actions that are allowed
         :return: (n, \\*action_shape) actions for the environments
         """
-        with th.no_grad():
-            actions = self._predict(obs, deterministic, action_masks).cpu().numpy()
+        masks = () if action_masks is None else (action_masks,)  # a subclass may not take any
+        with th.no_grad(), suitable_threads(self, n):
+            actions = self._predict(obs, deterministic, *masks).cpu().numpy()
         actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
         return self.cast_actions(self.bounded(actions))
 

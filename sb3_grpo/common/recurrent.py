@@ -279,7 +279,8 @@ class RecurrentActorPolicy(ActorPolicy):
                 )
             goes_on = ~th.as_tensor(np.ravel(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]
-        actions = self._predicted(steps, deterministic, self._checked_masks(action_masks, len(steps.states)))
+        n = len(steps.states)
+        actions = self._predicted(steps, n, deterministic, self._checked_masks(action_masks, n))
         assert steps.after is not None
         after = tuple(each.cpu().numpy() for each in steps.after)
         return actions if is_vectorized else actions.squeeze(axis=0), after
