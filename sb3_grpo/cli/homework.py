@@ -98,11 +98,12 @@ def _grade(args: argparse.Namespace) -> int:
     grades = []
     for grade in grade_all(args.folders, args.workers):
         grades.append(grade)
-        say(Text(grade.student, "bold"), f": {grade.points} of {grade.possible}")
+        remark = Text(f" ({grade.remark})" if grade.remark else "", "yellow")
+        say(Text(grade.student, "bold"), f": {grade.points} of {grade.possible}", remark)
         folder = args.output / grade.student
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / "results.json", grade.gradescope(), durable=False)
-    replace_text(args.output / "points.csv", points_csv(grades))
+        replace_text(args.output / "points.csv", points_csv(grades))
     say(Text("Points: ", "bold"), str(args.output / "points.csv"))
     return OK
 

@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from sb3_grpo.classroom.homework.student import FILE, Student
 from sb3_grpo.console import UsageError
 
 _NOT_TRIED = "not tried, because the function is not right yet"
+# Seconds until a student's process has begun to grade, and without a word from it afterwards
+_START, _SILENCE = 300.0, 30.0
 
 
 class Result(NamedTuple):
@@ -45,10 +48,12 @@ class Grade(NamedTuple):
 
     :param student: name of the folder
     :param results: what each test says
+    :param remark: what the lecturer should know
     """
 
     student: str
     results: list[Result]
+    remark: str = ""
 
     @property
     def points(self) -> int:
@@ -64,7 +69,7 @@ class Grade(NamedTuple):
             {"name": each.name, "score": each.points, "max_score": each.possible, "output": each.problem or "right"}
             for each in self.results
         ]
-        return json.dumps({"score": self.points, "tests": tests}, indent=2) + "\n"
+        return json.dumps({"score": self.points, "output": self.remark, "tests": tests}, indent=2) + "\n"
 
 
 def grade_all(folders: Sequence[Path], workers: int | None) -> Iterator[Grade]:
@@ -73,31 +78,69 @@ def grade_all(folders: Sequence[Path], workers: int | None) -> Iterator[Grade]:
     :param workers: number of students at the same time, ``None``: one per CPU core
     :return: the points of each one, as they come
     """
-    paths = {name: _find(folder) for name, folder in by_name(folders).items()}
-    workers = min(workers or os.cpu_count() or 1, len(paths))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    named = by_name(folders)
+    with ThreadPoolExecutor(min(workers or os.cpu_count() or 1, len(named))) as pool:
         try:
-            for future in as_completed([pool.submit(grade, name, path) for name, path in paths.items()]):
+            for future in as_completed([pool.submit(_grade_apart, name, folder) for name, folder in named.items()]):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def grade(name: str, path: Path) -> Grade:
+def _grade_apart(name: str, folder: Path) -> Grade:
+    """
+    :param name: name of the student
+    :param folder: the student's folder
+    :return: the points, from a process of their own: whatever ends it ends nothing else
+    """
+    # Hand-ins may lie in a folder of their own. Without a file, there are no points
+    path, *others = sorted(folder.rglob(FILE), key=lambda path: (len(path.parts), path)) or [folder / FILE]
+    remark = f"{path} is graded, not {', '.join(map(str, others))}" if others else ""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_grade, args=(sender, name, path), daemon=True)
+    process.start()
+    sender.close()
+    graded, limit = None, _START
+    try:
+        while graded is None and receiver.poll(limit):
+            graded, limit = receiver.recv(), _SILENCE
+        problem = f"was stopped: it has said nothing for {limit:.0f} s"
+    except EOFError:
+        process.join(_SILENCE)
+        problem = f"has ended with exit code {process.exitcode} ({-signal.SIGKILL}: killed, as when there is no memory left)"
+    process.kill()
+    process.join()
+    graded = graded or grade(name, path, f"the process that grades it {problem}")
+    return graded._replace(remark=remark or graded.remark)
+
+
+def _send_grade(connection: Connection, name: str, path: Path) -> None:
+    # Neither Ctrl-C nor a signal to this group is meant for the other process
+    os.setsid()
+    with ThreadPoolExecutor(1) as pool:
+        graded = pool.submit(grade, name, path)
+        while not graded.done():
+            connection.send(None)
+            wait([graded], timeout=1.0)
+        connection.send(graded.result())
+
+
+def grade(name: str, path: Path, problem: str = "") -> Grade:
     """
     :param name: name of the student
     :param path: the student's file
+    :param problem: why no function can be called, empty if they can
     :return: the points
     """
     th.set_num_threads(1)
-    with Student(path) as student:
+    with Student(path, problem=problem) as student:
         results = check(student, hidden=True)
         wrong = {exercise.function for exercise, each in zip(EXERCISES, results, strict=True) if each.problem}
         found = equality.differences(student, [function for function in equality.POINTS if function not in wrong])
     for function, possible in equality.POINTS.items():
         results.append(Result(f"{function}, training", possible, found.get(function, _NOT_TRIED)))
-    return Grade(name, results)
+    return Grade(name, results, problem)
 
 
 def check(student: Student, hidden: bool) -> list[Result]:
@@ -113,12 +156,6 @@ def check(student: Student, hidden: bool) -> list[Result]:
         problem = _NOT_TRIED if exercise.function in wrong else exercise.problem(student, hidden)
         results.append(Result(exercise.name, exercise.points, problem))
     return results
-
-
-def _find(folder: Path) -> Path:
-    # Hand-ins may lie in a folder of their own. Without a file, there are no points
-    found = sorted(folder.rglob(FILE), key=lambda path: (len(path.parts), path))
-    return found[0] if found else folder / FILE
 
 
 def by_name(folders: Sequence[Path]) -> dict[str, Path]:

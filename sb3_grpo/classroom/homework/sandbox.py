@@ -5,9 +5,13 @@ in it to look answers up in. It gets the arguments of a call, and sends what the
 Messages are JSON and tensors in the format of safetensors: nothing that the student's code may send is ever unpickled.
 """
 
+import contextlib
+import ctypes
 import json
 import os
+import resource
 import signal
+import struct
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +24,13 @@ from safetensors.torch import load, save
 
 # Maximum size of a message, and memory that a student's functions may use (on Linux)
 MAX_BYTES, MEMORY = 2**26, 2**31
+# Seconds of processor time, which end a process that nothing else has ended
+_PROCESSOR_TIME = 120
+# Numbers of the system calls kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, setpgid and setsid
+_FORBIDDEN = {
+    "x86_64": (62, 200, 234, 129, 297, 424, 109, 112),
+    "aarch64": (129, 130, 131, 138, 240, 424, 154, 157),
+}
 
 
 def send(connection: Connection, content: dict[str, Any], tensors: dict[str, th.Tensor]) -> None:
@@ -64,24 +75,43 @@ def evaluate(
     return {"values": values, "gradient": gradient}
 
 
-def _limit_memory() -> None:
-    try:
-        import resource
-
+def _limit() -> None:
+    """Limit what this process and its children can use and, on Linux, whom they can harm."""
+    # A system may lack some of this, or have lower limits
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_TIME, _PROCESSOR_TIME))
         with open("/proc/self/statm") as statm:
             limit = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    except (ImportError, OSError, ValueError):
-        pass
+        # If the machine has no memory left, they are ended first
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    if sys.platform == "linux":
+        _forbid_signals()
+
+
+def _forbid_signals() -> None:
+    """From now on, neither this process nor its children can send a signal or leave the process group, which is ended."""
+    forbidden = _FORBIDDEN.get(os.uname().machine, ())
+    # A program for seccomp: load the number of the system call; if it is one of these, return EPERM; otherwise, allow it
+    steps = [(0x20, 0, 0, 0)]
+    for number in forbidden:
+        steps += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
+    steps.append((0x06, 0, 0, 0x7FFF0000))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    prctl = ctypes.CDLL(None).prctl
+    # PR_SET_NO_NEW_PRIVS, without which PR_SET_SECCOMP is not allowed
+    prctl(38, 1, 0, 0, 0)
+    prctl(22, 2, struct.pack("HP", len(steps), ctypes.addressof(program)))
 
 
 def _load(module: ModuleType, path: str) -> None:
-    _limit_memory()
+    _limit()
     module.__file__ = path
     sys.path.insert(0, os.path.dirname(path))
     # What the exercises ask for
     sys.modules.update({"student": module, "sb3_grpo": None})  # type: ignore[dict-item]
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec"), vars(module))
 
 

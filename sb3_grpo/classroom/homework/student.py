@@ -23,6 +23,8 @@ from sb3_grpo.classroom.homework import sandbox
 FILE = "student.py"
 # Seconds for the start of the process, for a call, and for all calls of a student
 _START, _CALL, _TOTAL = 120.0, 5.0, 25.0
+# What the process needs of the environment: to start, and to calculate as this one does
+_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "ATEN_CPU_CAPABILITY")
 
 
 class StudentError(Exception):
@@ -35,13 +37,14 @@ class Student(contextlib.AbstractContextManager["Student"]):
 
     :param path: the file
     :param quiet: whether to hide what they print
+    :param problem: why none of them can be called, empty if they can
     """
 
-    def __init__(self, path: Path, quiet: bool = True):
+    def __init__(self, path: Path, quiet: bool = True, problem: str = ""):
         self.path = path.resolve()
         self.quiet = quiet
         self._seconds_left = _TOTAL
-        self._broken: StudentError | None = None  # why the file cannot be imported
+        self._broken = StudentError(problem) if problem else None
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -105,7 +108,7 @@ class Student(contextlib.AbstractContextManager["Student"]):
                 stdout=output,
                 stderr=output,
                 cwd=self._folder.name,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={"OMP_NUM_THREADS": "1", **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}},
                 # A group of its own, to end its children with it
                 start_new_session=True,
             )

@@ -6,14 +6,16 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as th
 
-from sb3_grpo.classroom.homework import equality, exercises, sheets, student
+from sb3_grpo.classroom.homework import equality, exercises, grading, sheets, student
 from sb3_grpo.classroom.homework.exercises import EXERCISES
 from sb3_grpo.classroom.homework.grading import check
 from sb3_grpo.classroom.homework.sandbox import evaluate
@@ -110,6 +112,10 @@ def test_mistakes_are_named(tmp_path: Path, mistakes: list[tuple[str, str, str, 
         ("exit()", "it ended its process"),
         ("th.ones(2**34)", "alloc"),
         ("__import__('sb3_grpo')", "write the functions with PyTorch alone"),
+        # Its parent, all processes, and children that would outlive it. Signal 0 would do no harm
+        ("os.kill(os.getppid(), 0)", "Operation not permitted"),
+        ("os.kill(-1, 0)", "Operation not permitted"),
+        ("__import__('subprocess').run(['sleep', '60'], start_new_session=True)", "Operation not permitted"),
         # Writes into the connection what is no message
         ("os.write(int(sys.argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
         # Nothing of this package is in the process
@@ -123,6 +129,49 @@ def test_functions_only_harm_themselves(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(student.StudentError, match=re.escape(said)):
             functions.call("k3", th.zeros(2), th.zeros(2))
         assert functions.call("live", th.eye(2))["values"].tolist() == [True, True]
+
+
+def test_the_environment_is_not_for_students(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "abc")
+    names = "{'SECRET', 'PATH', 'HOME'} & {*os.environ}"
+    path = written(
+        tmp_path / "student.py", (KL, f"th.zeros(len({names}))"), ("import torch as th", "import os\nimport torch as th")
+    )
+    with student.Student(path) as functions:
+        assert len(functions.call("k3", th.zeros(2), th.zeros(2))["values"]) == 2
+
+
+@pytest.mark.parametrize("begin", [b"\xef\xbb\xbf", "# -*- coding: latin-1 -*-\nGr\xf6\xdfe = 1\n".encode("latin-1")])
+def test_files_are_read_as_by_python(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "student.py"
+    path.write_bytes(begin + SOLUTION.encode())
+    with student.Student(path) as functions:
+        assert functions.call("live", th.eye(2))["values"].tolist() == [True, True]
+
+
+def end_early(connection: Any, name: str, path: Path) -> None:
+    """In place of the grading of a student."""
+    connection.send(None)
+    if name != "grace":
+        os.kill(os.getpid(), signal.SIGKILL if name == "eve" else signal.SIGSTOP)
+    connection.send(grading.Grade(name, [grading.Result("k3", 4, "")]))
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_takes_its_own_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(grading, "_send_grade", end_early)
+    monkeypatch.setattr(grading, "_SILENCE", 2.0)
+    folders = [tmp_path / name for name in ("eve", "mallory", "grace")]
+    for folder in folders:
+        written(folder / "student.py")
+    written(folders[2] / "old" / "student.py")
+    assert main(["homework", "grade", *map(str, folders), "--output", str(tmp_path / "grades"), "--workers", "1"]) == 0
+    points = {row["student"]: row["points"] for row in csv.DictReader((tmp_path / "grades" / "points.csv").open())}
+    assert points == {"eve": "0", "mallory": "0", "grace": "4"}
+    said = capsys.readouterr().out
+    for name, why in (("eve", "exit code -9"), ("mallory", "was stopped"), ("grace", "is graded, not")):
+        assert re.search(f"(?m)^{name}: .*{why}", said)
+        assert why in json.loads((tmp_path / "grades" / name / "results.json").read_text())["output"]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
