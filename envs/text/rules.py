@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sb3_grpo.envs.tasks.base import Item, Scorer, Task, is_trusted
-from sb3_grpo.envs.tasks.builtin import make_task
+from sb3_grpo.envs.tasks.builtin import PairsTask, make_task
 from sb3_grpo.envs.text.prompts import PromptFormat
 from sb3_grpo.envs.text.tokenizers import make_tokenizer
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, make_math_verifier
@@ -28,6 +28,9 @@ _ROOM_STEP = 64
 
 # Beyond this number of texts, shorter ones are only encoded if they could still have the most tokens
 _MAX_ENCODED = 10_000
+
+# Number of prompts of a list that are checked at the beginning, the longest ones
+_MAX_CHECKED = 1000
 
 # Number of draws after which an error says that no item fits
 _MAX_DRAWS = 1000
@@ -117,6 +120,12 @@ class TextEpisodeRules:
         if self.task.n_items is not None and self.task.n_items < 1:
             raise ValueError(f"{type(self.task).__name__} has n_items={self.task.n_items}: a task has at least one item")
         self.tokenizer = make_tokenizer(tokenizer, self.task.alphabet)
+        self.multi_turn = type(self.task).reply is not Task.reply
+        if self.multi_turn and self.task.n_turns == 1 and "n_turns" not in vars(self.task):
+            raise ValueError(
+                f"{type(self.task).__name__} has a reply(item, messages), but n_turns=1, so that there is no answer to it: "
+                "write n_turns = 3, or how many answers an episode has at most, in the class"
+            )
         self.stop = _checked_stop(stop, self.tokenizer)
         self.prompts = PromptFormat(self.tokenizer, chat_template, system_prompt, examples)
         longest = Whole(none="room for the longest of the task")
@@ -134,7 +143,6 @@ class TextEpisodeRules:
         # Maximum number of tokens of an observation
         self.length = self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
         self.scorer, trusted = _make_scorer(verifier, self.task)
-        self.multi_turn = type(self.task).reply is not Task.reply
         self.runner = VerifierRunner(
             self.scorer.function,
             trusted,
@@ -148,6 +156,7 @@ class TextEpisodeRules:
         self._kept: dict[int, EncodedItem] = {}
         self._passed_over = False
         self._too_long = False
+        self._check_items()
 
     def _longest(self, wanted: list[str]) -> dict[str, int]:
         """
@@ -258,8 +267,34 @@ class TextEpisodeRules:
         self._kept[index] = EncodedItem(index, item, row, len(tokens))
         return self._kept[index]
 
+    def _check_items(self) -> None:
+        """If the task has a list of its items, check them now, not when they are drawn."""
+        if type(self.task).longest_items not in (Task.longest_items, PairsTask.longest_items) or not self.task.knows_longest:
+            return
+        items = [*(self.task.longest_items() or ())]
+        longest = np.argsort([-_n_bytes(str(item.prompt)) for item in items])
+        for index in longest[:_MAX_CHECKED]:
+            self.encode_item(index)
+        for number, item in enumerate(items):
+            self._check_reference(number, item)
+
     def _check_reference(self, index: int, item: Item) -> None:
-        if self._too_long or not self.task.has_reference(item):
+        if not self.task.has_reference(item):
+            return
+        is_compared = self.scorer.function is is_equivalent
+        n_tokens = 0
+        if is_compared or (_n_bytes(item.answer) >= self.max_answer_tokens and not self._too_long):
+            try:
+                tokens = self.tokenizer.encode(item.answer)
+            except ValueError:
+                tokens = []  # a verifier may accept answers that are written differently
+            n_tokens, written = len(tokens) + 1, self.tokenizer.decode(tokens)
+            if is_compared and not is_equivalent(written, item.answer):
+                raise ValueError(
+                    f"No answer equals the reference of item {index}, {item.answer!r:.200}: of it, the tokenizer can write "
+                    f"{written!r:.200}. Write the reference with the tokenizer's texts, or pass a tokenizer that has more."
+                )
+        if self._too_long:
             return
         contained = [each for each in self.stop if each in item.answer]
         if contained:
@@ -269,10 +304,6 @@ class TextEpisodeRules:
                 f"is wrong. There may be more such items. Reference: {item.answer!r:.200}"
             )
             return
-        try:
-            n_tokens = len(self.tokenizer.encode(item.answer)) + 1
-        except ValueError:
-            return  # a verifier may accept answers that are written differently
         if n_tokens > self.max_answer_tokens:
             self._too_long = True
             warn_user(
@@ -282,13 +313,17 @@ class TextEpisodeRules:
             )
 
 
+def _n_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
 def _most_tokens(texts: list[str], encode: Callable[[str], list[int]]) -> int:
     """
     :param texts: Some texts
     :param encode: Returns the tokens of a text
     :return: Number of tokens of the text that has the most
     """
-    sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
+    sized = sorted(((_n_bytes(text), text) for text in dict.fromkeys(texts)), reverse=True)
     most = 0
     for rank, (n_bytes, text) in enumerate(sized):
         # A token is at least one byte, except for one that a tokenizer may prepend
@@ -311,9 +346,15 @@ def _checked_stop(stop: Any, tokenizer: Tokenizer) -> tuple[str, ...]:
         raise ValueError(f"stop={stop!r} has to be a list of texts that are not empty, e.g. stop=['\\n']")
     for each in stop:
         try:
-            tokenizer.encode(each)
+            tokens = tokenizer.encode(each)
         except ValueError as error:
             raise ValueError(f"stop={each!r} can never be written. {error}") from error
+        # Twice, as a decoder may strip the first token's space. The end-of-text token ends an answer anyway
+        if tokenizer.eos_id not in tokens and each not in tokenizer.decode([*tokens, *tokens]):
+            raise ValueError(
+                f"stop={each!r} can never be written: the tokenizer can only write {tokenizer.decode(tokens)!r}. Leave it out "
+                "(the end-of-text token ends answers), write a text that the tokenizer has tokens for, or take another one."
+            )
     return tuple(stop)
 
 

@@ -8,7 +8,16 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from toy_envs import Numbered
 
-from sb3_grpo.envs import ArithmeticTask, GuessNumberTask, Item, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import (
+    ArithmeticTask,
+    CharTokenizer,
+    GuessNumberTask,
+    Item,
+    Task,
+    VerifierError,
+    VerifierTextEnv,
+    VerifierTextVecEnv,
+)
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.text.tokens import PAD, TokenSpace
 
@@ -120,10 +129,27 @@ def test_wrong_arguments_are_named(kwargs: dict[str, Any], error: type[Exception
 
 
 def test_prompts_have_to_fit() -> None:
-    env = VerifierTextEnv([("a", "b"), ("aaa", "b")], max_prompt_tokens=2)
-    env.reset(options={"item": 0})
-    with pytest.raises(ValueError, match=r"item 1 has 3 tokens.*max_prompt_tokens=2. Prompt: 'aaa'"):
-        env.reset(options={"item": 1})
+    pairs = [("a", "b"), ("aaa", "b")]
+    VerifierTextEnv(pairs, max_prompt_tokens=3)
+    for task in (pairs, iter(pairs), [{"prompt": prompt, "answer": answer} for prompt, answer in pairs]):
+        with pytest.raises(ValueError, match=r"item 1 has 3 tokens.*max_prompt_tokens=2. Prompt: 'aaa'"):
+            VerifierTextVecEnv(1, task=task, max_prompt_tokens=2)
+    with pytest.raises(ValueError, match=r"item 0 has 3 tokens.*max_prompt_tokens=2. Prompt: 'aaa'"):
+        VerifierTextEnv(Returns(Item("aaa", "b")), max_prompt_tokens=2)
+    # All that the agent reads counts
+    with pytest.raises(ValueError, match="item 1 has 6 tokens"):
+        VerifierTextEnv(pairs, tokenizer=CharTokenizer("ab\n"), examples=[("a", "b")], max_prompt_tokens=5)
+    with pytest.warns(UserWarning, match="reference of item 1 has 4 tokens with its end.*max_answer_tokens=3"):
+        VerifierTextEnv([("a", "b"), ("a", "bbb")], max_answer_tokens=3)
+
+
+def test_references_have_to_be_writable() -> None:
+    settings: dict[str, Any] = {"task": [("a", "b"), ("b", "c")], "tokenizer": CharTokenizer("ab"), "max_answer_tokens": 2}
+    for verifier in (None, "exact"):
+        with pytest.raises(ValueError, match=r"No answer equals the reference of item 1, 'c'.*pass a tokenizer"):
+            VerifierTextEnv(verifier=verifier, **settings)
+    # An own verifier may accept an answer that is written otherwise
+    VerifierTextEnv(verifier=lambda answer, reference: 1.0, **settings)
 
 
 # Tasks and verifiers
@@ -203,11 +229,22 @@ def test_several_turns_end_with_the_last_guess_or_the_last_token() -> None:
     assert last[4]["messages"] == ["3", "H"] and last[4]["answer"] == "44"
 
 
+def test_replies_need_another_turn() -> None:
+    class Replies(Returns):
+        def reply(self, item: Item, messages: list[str]) -> str | None:
+            return "?" if len(messages) == 1 else None
+
+    with pytest.raises(ValueError, match=r"Replies has a reply\(item, messages\), but n_turns=1.*write n_turns = 3"):
+        VerifierTextEnv(Replies(Item("a", "b")), max_answer_tokens=8)
+    # Where it is an argument
+    assert VerifierTextEnv("guess_number", task_kwargs={"max_turns": 1}).rules.task.n_turns == 1
+
+
 def failing_replies() -> Task:
     """It hangs, raises or says a number, by the answer. A local class, so that its process need not import this file."""
 
     class Failing(Task):
-        n_items, max_reply_tokens = 1, 5
+        n_items, n_turns, max_reply_tokens = 1, 2, 5
 
         def item(self, index: int) -> Item:
             return Item("?", "b")
