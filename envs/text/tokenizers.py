@@ -14,6 +14,8 @@ __all__ = ["CharTokenizer", "HuggingFaceTokenizer", "Tokenizer"]
 
 # Names of the end-of-text token in published tokenizers
 _EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+# Texts that another one may follow without sharing a token with it
+_BEFORE = ("\n", "a", "1")
 
 
 def _up_to_eos(ids: Iterable[Any], eos_id: int, vocab_size: int) -> list[int]:
@@ -72,12 +74,6 @@ class CharTokenizer:
         """
         return "".join([self.alphabet[token] for token in _up_to_eos(ids, self.eos_id, self.vocab_size)])
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CharTokenizer) and self.alphabet == other.alphabet
-
-    def __hash__(self) -> int:
-        return hash(self.alphabet)
-
     def __repr__(self) -> str:
         return f"CharTokenizer({self.alphabet!r})"
 
@@ -129,13 +125,19 @@ class HuggingFaceTokenizer:
         self.eos_id = vocabulary[self.eos_token]
         # Ids may have gaps
         self.vocab_size = max(vocabulary.values()) + 1
+        self._before = {each: self._backend.encode(each, add_special_tokens=False).ids for each in _BEFORE}
         self._gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())
 
     def encode(self, text: str) -> list[int]:
         """
-        :param text: A text
-        :return: Its token ids, without the end-of-text token
+        :param text: A text that continues another one, such as an answer
+        :return: Its token ids, without the end-of-text token, and without the space that tokenizers may put before texts
         """
+        for before, given in self._before.items():
+            joint = self._backend.encode(before + text, add_special_tokens=False)
+            n_given = len(given)
+            if given and joint.ids[:n_given] == given and joint.offsets[n_given - 1][1] <= len(before):
+                return joint.ids[n_given:]
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -143,7 +145,7 @@ class HuggingFaceTokenizer:
         :param text: A prompt
         :return: Its token ids. If the tokenizer puts a token before texts (BOS), they begin with it, once
         """
-        tokens, extended = self.encode(text), self._backend.encode(text)
+        tokens, extended = self._backend.encode(text, add_special_tokens=False).ids, self._backend.encode(text)
         places = [place for place, sequence in enumerate(extended.sequence_ids) if sequence is not None]
         added = extended.ids[: places[0]] if places else []
         return tokens if tokens[: len(added)] == added else added + tokens

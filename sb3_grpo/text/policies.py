@@ -380,9 +380,13 @@ class TokenPolicyMixin(ActorCriticPolicy):
         pair = ("", example) if isinstance(example, str) else example
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r:.200}.")
-        given = self._encode(pair[0])
-        learned = self._encode(pair[1], begins=not given)
-        tokens, room = [*given, *learned, self.observation_space.tokenizer.eos_id], self.network_kwargs["context"]
+        tokenizer, room = self.observation_space.tokenizer, self.network_kwargs["context"]
+        given, _ = map(self._encode, pair)
+        tokens = self._encode("".join(pair))
+        if tokens[: len(given)] != given:
+            # A token would be shared by prompt and answer, but the agent reads the prompt alone
+            tokens = [*given, *tokenizer.encode(pair[1])]
+        tokens.append(tokenizer.eos_id)
         if not 2 <= len(tokens) <= room:
             raise ValueError(
                 f"With its end, an example must have from 2 to {room} tokens, for which the context has room "
@@ -390,16 +394,14 @@ class TokenPolicyMixin(ActorCriticPolicy):
             )
         return tokens, max(1, len(given))
 
-    def _encode(self, text: str, begins: bool = True) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         """
-        :param text: A text
-        :param begins: Whether nothing comes before it
+        :param text: A text that nothing comes before
         :return: Its token ids
         """
         if not isinstance(text, str):
             raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
-        tokenizer = self.observation_space.tokenizer
-        return encode_prompt(tokenizer, text) if begins else [*tokenizer.encode(text)]
+        return encode_prompt(self.observation_space.tokenizer, text)
 
 
 def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:

@@ -24,7 +24,7 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """
-        :param text: A text
+        :param text: A text that continues another one, such as an answer
         :return: Its token ids, without the end-of-text token
         """
 

@@ -1,5 +1,6 @@
 import copy
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,87 @@ def test_a_stop_ends_a_turn(bpe: Any) -> None:
     for text in ("3", "\n", "6", "\n"):
         step = env.step(bpe.encode(text).ids[0])
     assert step[1:3] == (1.0, True) and step[4]["messages"] == ["3", "H", "6"]
+
+
+def test_stops_have_to_be_writable() -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1, "12": 2, "END": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.add_special_tokens(["</s>"])
+    VerifierTextEnv([("12", "12")], tokenizer=words, stop=["END", "</s>"])
+    for stop, written in (("\n", ""), ("STOP", "<unk>"), ("END.", "END <unk>")):
+        message = f"stop={stop!r} can never be written: the tokenizer can only write {written!r}. Leave it out"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            VerifierTextEnv([("12", "12")], tokenizer=words, stop=[stop])
+    with pytest.raises(ValueError, match="reference of item 0, '34': of it, the tokenizer can write '<unk>'"):
+        VerifierTextEnv([("12", "34")], tokenizer=words)
+
+
+# Texts that continue others
+
+
+def metaspace() -> tuple[Any, Any]:
+    return tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first", split=False), tokenizers.decoders.Metaspace()
+
+
+def prepend() -> tuple[Any, Any]:
+    """As in Llama 2."""
+    decoders = tokenizers.decoders
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return None, decoders.Sequence(steps)
+
+
+@pytest.fixture(params=[metaspace, prepend])
+def spaced(request: pytest.FixtureRequest) -> Any:
+    """A tokenizer that puts a space before a text, with a token that a prompt and an answer may share."""
+    pieces = ["<unk>", "</s>", "\u2581", *"0123456789+-*/()=?\n", *"abcdefghijklmnopqrstuvwxyz", "=-"]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, [("=", "-")], unk_token="<unk>"))
+    pre_tokenizer, tokenizer.decoder = request.param()
+    if pre_tokenizer is None:
+        steps = [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+        tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.add_special_tokens(["</s>"])
+    assert tokenizer.encode("7").tokens == ["\u2581", "7"]
+    return HuggingFaceTokenizer(tokenizer, eos_token="</s>")
+
+
+def test_answers_and_replies_begin_without_the_space_of_a_prompt(spaced: Any) -> None:
+    settings: dict[str, Any] = {"task_kwargs": {"digits": 1}, "tokenizer": spaced, "stop": ["\n"]}
+    env = VerifierTextEnv("calculator", **settings, max_prompt_tokens=5)
+    row = env.reset(options={"item": 23})[0]
+    assert spaced.decode(row) == "2*3="
+    for token in spaced.encode("calc(2*3)\n"):
+        row = env.step(token)[0]
+    assert spaced.decode(row) == "2*3=calc(2*3)\n6\n"
+    for token in spaced.encode("6\n"):
+        step = env.step(token)
+    assert step[1] == 1.0 and step[4]["messages"] == ["calc(2*3)", "6\n", "6"]
+    # Room for the longest answers without it: 27 and a new line
+    assert VerifierTextEnv([("3*9=", "27")], tokenizer=spaced, stop=["\n"]).rules.max_answer_tokens == 3
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [("3*4=", "12"), ("3*4=", " 12"), ("3-4=", "-1"), ("a", "b\n"), ("", "a b")])
+def test_an_example_for_pretraining_is_one_text(spaced: Any, prompt: str, answer: str) -> None:
+    env = VerifierTextVecEnv(2, task=[("3-4=", "-1")], tokenizer=spaced, max_prompt_tokens=20)
+    policy: Any = GRPO("TokenPolicy", env, group_size=2, policy_kwargs=TINY_TEXT, device="cpu").policy
+    tokens, n_given = policy._encode_example((prompt, answer))
+    assert spaced.decode(tokens) == prompt + answer and tokens[-1] == spaced.eos_id
+    assert tokens[: n_given if prompt else 0] == (spaced.encode_prompt(prompt) if prompt else [])
+
+
+def test_replies_in_a_chat_are_those_of_the_whole_chat(spaced: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    template = (
+        "{% for m in messages %}{{ m.role[:1] }} {{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %}{% endfor %}("
+    )
+    chat = transformers.PreTrainedTokenizerFast(tokenizer_object=spaced._backend, eos_token="</s>", chat_template=template)
+    env = VerifierTextEnv("guess_number", tokenizer=chat, chat_template=True, max_answer_tokens=8)
+    row = env.reset(options={"item": 6})[0]
+    for token in [*spaced.encode("x"), spaced.eos_id]:
+        row = env.step(token)[0]
+    assert row[row != PAD].tolist() == spaced.encode_prompt("u 0-9?(x</s>u ?(")
 
 
 # Prompts
