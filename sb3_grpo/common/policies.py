@@ -68,6 +68,18 @@ def fuse_adam(optimizer: th.optim.Optimizer) -> None:
             group["fused"] = True
 
 
+def draw_head(head: Any) -> None:
+    """
+    Draw the weights of a last layer anew, as large as those of the other layers. SB3 draws a hundredth of that, so a new
+    policy takes each action independently of the state, with equal probabilities: a random walk, which hardly gets anywhere.
+
+    :param head: Last layer of a policy. It stays as it is if it has learned anything: its bias is zero until then
+    """
+    bias = getattr(head, "bias", None)
+    if bias is not None and not bias.any():
+        th.nn.init.orthogonal_(head.weight)
+
+
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
     """
     :param obs: Observations

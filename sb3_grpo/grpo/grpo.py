@@ -31,7 +31,7 @@ from sb3_grpo.common.losses import (
     step_weights,
 )
 from sb3_grpo.common.on_group_algorithm import MIN_STEPS_PER_COPY, STEPS_PER_UPDATE, OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy
+from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, draw_head
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
@@ -382,6 +382,8 @@ class GRPO(OnGroupAlgorithm):
         if self.n_steps is not None and self.ent_coef == 0.0 and self.reference is None and not advantages.any():
             # Optimizer steps would still follow the momentum
             self._skip_update(dead_groups_message(self))
+            # While nothing is known, one random policy after the other: some get further than others
+            draw_head(self.policy.action_net)
             return
         if len(kept) == 0:
             cut_off = "a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss."

@@ -5,9 +5,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of, parameters_of
@@ -217,10 +219,38 @@ def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("reward", [0.0, -1.0])
 def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": reward}, n_steps=16, learning_rate=0.1)
+    with th.no_grad():
+        model.policy.action_net.bias[0] = 0.1  # as after a warm start
     before = parameters_of(model)
     with pytest.warns(UserWarning, match="No update at 64 steps: no step differed from the others of its group"):
         model.learn(128)
-    assert th.equal(parameters_of(model), before)
+    assert th.equal(parameters_of(model), before) and model._n_updates == 0
+
+
+class Corridor(gym.Env):
+    """The goal is 40 steps to the right, and each step costs the same. A random walk is there in one of 600 episodes."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x = self.t = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.array([1.0, self.x / 40], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.x += 1 if action == 1 else -1
+        return self.observe(), -1.0, self.x == 40, self.t == 160, {}
+
+
+@pytest.mark.slow
+def test_a_goal_that_a_random_walk_does_not_reach_is_found() -> None:
+    model = make_model(Corridor, n_steps=128, n_epochs=10, learning_rate=3e-3).learn(15_000)
+    assert model.ep_info_buffer[-1]["l"] < 80
 
 
 @pytest.mark.parametrize("kwargs", [{"ent_coef": 0.1}, {"kl_coef": 0.1}])
