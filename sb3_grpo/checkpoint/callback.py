@@ -11,6 +11,7 @@ from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.checkpoint.training import Stateful, save_training
 from sb3_grpo.utils.parameters import Whole, short_repr
 from sb3_grpo.utils.user_warnings import warn_user
+from sb3_grpo.utils.vec_envs import call, innermost, offers
 
 # Without save_freq: minimum seconds between checkpoints, and minimum interval as a multiple of the time to write one
 SECONDS = 60.0
@@ -71,9 +72,9 @@ class TrainingCheckpoint(BaseCallback):
                 f"{self.folder} has checkpoints of another training: go on with it by "
                 f"{type(model).__name__}.resume({str(self.folder)!r}, env), or choose another folder."
             )
-        copies = self.training_env.unwrapped
-        if copies.has_attr("prepare_saving"):
-            copies.env_method("prepare_saving")  # lets them record what is needed to save them later
+        copies = innermost(self.training_env)
+        if offers(copies, "prepare_saving"):
+            call(copies, "prepare_saving")  # lets them record what is needed to save them later
         self._next_steps, self._next_time = 0, 0.0
         if resumed is not None:
             for name, each in self.also.items():

@@ -8,6 +8,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback
 
 from sb3_grpo.checkpoint.training import Stateful
+from sb3_grpo.utils.vec_envs import ask_all
 
 _COUNTED = ("n_calls", "last_time_trigger", "best_mean_reward", "last_mean_reward")
 _FOUND = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
@@ -51,7 +52,7 @@ class CallbackState:
         """
         generators = None
         if isinstance(self.callback, EvalCallback) and self.callback.last_mean_reward > -np.inf:
-            generators = self.callback.eval_env.get_attr("np_random")
+            generators = ask_all(self.callback.eval_env, "np_random", None)
         return {"kept": {name: getattr(self.callback, name) for name in self._kept}, "generators": generators}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -59,7 +60,7 @@ class CallbackState:
         :param state: the state from a checkpoint
         """
         vars(self.callback).update(state["kept"])
-        if state["generators"] is not None and isinstance(self.callback, EvalCallback):
+        if any(state["generators"] or ()) and isinstance(self.callback, EvalCallback):
             # Uses up the seed set when it was built: the next reset would otherwise apply it
             self.callback.eval_env.reset()
             for i, generator in enumerate(state["generators"]):

@@ -18,6 +18,7 @@ from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.random_states import process_state
 from sb3_grpo.utils.user_warnings import warn_user
+from sb3_grpo.utils.vec_envs import ask, call, innermost, offers
 
 # Attributes of a VecEnvWrapper that are not training state: a description and a clock
 _NOT_STATE = frozenset({"class_attributes", "t_start"})
@@ -136,7 +137,7 @@ def describe_env(env: VecEnv) -> str:
     :param env: A training environment
     :return: How it is made: its wrappers, and the copies in them
     """
-    names = [type(each).__name__ for each in (*_wrappers(env), env.unwrapped)]
+    names = [type(each).__name__ for each in (*_wrappers(env), innermost(env))]
     return f"{' around '.join(names)} of {env.num_envs} copies"
 
 
@@ -165,11 +166,11 @@ def _save_episodes(model: Any) -> bytes:
     :return: The groups and episodes in progress
     :raises _NoEpisodesError: if they cannot be saved
     """
-    copies = model.env.unwrapped
-    if hasattr(copies, "state_dict"):
+    copies = innermost(model.env)
+    if ask(False, hasattr, copies, "state_dict"):
         episodes = copies.state_dict()
-    elif copies.has_attr("save_episode"):
-        saved = copies.env_method("save_episode", os.getpid())
+    elif offers(copies, "save_episode"):
+        saved = call(copies, "save_episode", os.getpid())
         for idx, each in enumerate(saved):
             if isinstance(each, str):
                 raise _NoEpisodesError(f"Environment copy {idx}: {each.rstrip(' .')}.")
@@ -197,11 +198,11 @@ def _load_episodes(model: Any, saved: bytes | None, differs: str | None) -> None
         raise _NoEpisodesError(differs)
     episodes, collector, buffer = pickle.loads(saved)
     model.begin_groups()
-    copies = model.env.unwrapped
-    if hasattr(copies, "load_state_dict"):
+    copies = innermost(model.env)
+    if ask(False, hasattr, copies, "load_state_dict"):
         copies.load_state_dict(episodes)
     else:
-        errors = [copies.env_method("load_episode", *each, indices=idx)[0] for idx, each in enumerate(episodes)]
+        errors = [call(copies, "load_episode", *each, indices=idx)[0] for idx, each in enumerate(episodes)]
         # This resets into the episodes just loaded. If one was not, the next reset begins new ones
         copies.reset()
         for idx, error in enumerate(errors):

@@ -18,7 +18,7 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import NextLife, StartNotSupportedError
 from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
 from sb3_grpo.utils.spaces import parts_of
-from sb3_grpo.utils.vec_envs import ask_all, copied, innermost, offers, own_observations
+from sb3_grpo.utils.vec_envs import ask, ask_all, call, copied, innermost, offers, own_observations
 
 # A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
@@ -75,7 +75,10 @@ class GroupCollector:
         """
         :return: Whether the copies were reset elsewhere since the last step, e.g. by an evaluation on the training environment
         """
-        return not all(map(operator.is_, self._copies.reset_infos, self._reset_infos))
+        return not all(map(operator.is_, self._latest_resets(), self._reset_infos))
+
+    def _latest_resets(self) -> list[Any]:
+        return [*ask((), getattr, self._copies, "reset_infos")]  # not every VecEnv calls super().__init__()
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -99,16 +102,16 @@ class GroupCollector:
             self.settings.sampler.load_state_dict(state["sampler"])
         for name in _STATE:
             setattr(self, name, state[name])
-        self._reset_infos = [*self._copies.reset_infos]
+        self._reset_infos = self._latest_resets()
 
     def check_capture(self) -> None:
         """
         :raises StartNotSupportedError: if groups should begin mid-episode, and the environment's state cannot be captured
         """
         sampler = self.settings.sampler
-        if sampler is None or not sampler.captures_states or not offers(self.env, "why_not_captured"):
+        if sampler is None or not sampler.captures_states or not offers(self._copies, "why_not_captured"):
             return
-        reason = self.env.env_method("why_not_captured", indices=0)[0]
+        reason = call(self._copies, "why_not_captured", indices=0)[0]
         if reason is not None:
             raise StartNotSupportedError(f"{reason} With a start_sampler of seeds, it need not be captured.")
 
@@ -151,7 +154,7 @@ class GroupCollector:
             self.in_groups[idx] = episode is not None
             if episode is not None:
                 episode.first_row = row
-        self._reset_infos = [*self._copies.reset_infos]
+        self._reset_infos = self._latest_resets()
         self.dispatcher.fill()
         if self._staggers:
             self._stagger(np.asarray(indices), lengths)
@@ -183,7 +186,7 @@ class GroupCollector:
         """
         # A copy: an environment may change the array that it is given
         observations, rewards, dones, infos = self.guarded.step(actions.copy(), self.time)
-        self._reset_infos = [*self._copies.reset_infos]
+        self._reset_infos = self._latest_resets()
         dones = np.asarray(dones, dtype=bool)
         return observations, rewards, dones, self._named(dones, infos)
 
@@ -332,7 +335,7 @@ class GroupCollector:
         sampler = self.settings.sampler
         if (sampler is not None and sampler.captures_states) or unwrap_vec_wrapper(self.env, VecMonitor) is not None:
             return False
-        return offers(self.env, "cut_after") and all(ask_all(self.env, "allow_early_resets", True))
+        return offers(self._copies, "cut_after") and all(ask_all(self._copies, "allow_early_resets", True))
 
     def _stagger(self, indices: np.ndarray, lengths: np.ndarray) -> None:
         """
@@ -352,7 +355,7 @@ class GroupCollector:
             return
         self._staggers = False
         for place, idx in enumerate(together[:-1].tolist(), start=1):
-            self.env.env_method("cut_after", -(-int(length) * place // len(together)), indices=idx)
+            call(self._copies, "cut_after", -(-int(length) * place // len(together)), indices=idx)
 
 
 def _not_finite(values: Any) -> int | None:

@@ -12,7 +12,7 @@ from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import compare_traces, describe_difference
 from sb3_grpo.starts.start_queue import QueuedStart, ensure_start_queues
 from sb3_grpo.starts.starts import UnequalStartError
-from sb3_grpo.utils.vec_envs import ask_all, innermost, offers
+from sb3_grpo.utils.vec_envs import ask, ask_all, call, innermost, offers
 
 _HOW_TO_START_ALIKE = (
     "Either make reset(seed=...) of the environment reproducible (draw every random number from self.np_random, or from a "
@@ -39,7 +39,7 @@ class StartDispatcher:
         self._copies = innermost(env)
         self._queued: dict[int, Episode] = {}  # handed out and not begun, by id, in this order
         self._shared: deque[QueuedStart] | None = None
-        self._is_probing = offers(env, "start_trace")
+        self._is_probing = offers(self._copies, "start_trace")
         if groups.settings.sampler is None:
             return
         ensure_start_queues(env)
@@ -47,8 +47,8 @@ class StartDispatcher:
             self._shared = deque()
             for copy in self._copies.envs:
                 copy.queue = self._shared  # type: ignore[attr-defined]
-        elif isinstance(getattr(self._copies, "queue", None), deque):
-            self._shared = self._copies.queue  # type: ignore[attr-defined]
+        elif isinstance(queue := ask(None, getattr, self._copies, "queue"), deque):
+            self._shared = queue
 
     def fill(self) -> None:
         """Fill up the start queues."""
@@ -75,7 +75,7 @@ class StartDispatcher:
             self._shared.append(start)
         else:
             # An environment's own queue_start may not take all arguments
-            self.env.env_method("queue_start", *start, indices=episode.env)
+            call(self._copies, "queue_start", *start, indices=episode.env)
 
     def begun(self, indices: list[int]) -> list[Episode | None]:
         """
@@ -113,7 +113,7 @@ class StartDispatcher:
         :param episodes: Members that have just begun
         """
         probed = [episode for episode in episodes if episode.group.probe is not None] if self._is_probing else []
-        traces: list[Any] = self.env.get_attr("start_trace", [episode.env for episode in probed]) if probed else []
+        traces: list[Any] = self._copies.get_attr("start_trace", [episode.env for episode in probed]) if probed else []
         for episode, trace in zip(probed, traces, strict=True):
             if isinstance(trace, str):
                 raise UnequalStartError(trace)
@@ -122,7 +122,7 @@ class StartDispatcher:
             difference = compare_traces(episode.group.trace, trace)
             if difference is not None:
                 raise UnequalStartError(describe_difference(self._name_of(episode.env), difference))
-        observations = self.env.get_attr("first_observation", [episode.env for episode in episodes]) if episodes else []
+        observations = self._copies.get_attr("first_observation", [episode.env for episode in episodes]) if episodes else []
         for episode, observation in zip(episodes, observations, strict=True):
             first = episode.group.first_observation
             if first is None:
@@ -138,14 +138,14 @@ class StartDispatcher:
                 )
 
     def _name_of(self, idx: int) -> str:
-        return ask_all(self.env, "env_name", f"{type(self._copies).__name__}, copy {idx}")[idx]
+        return ask_all(self._copies, "env_name", f"{type(self._copies).__name__}, copy {idx}")[idx]
 
     def clear(self) -> None:
         """Remove all starts that no copy has begun, to leave the copies to other code."""
         self.groups.give_back([*self._queued.values()])
         self._queued.clear()
         if self.groups.settings.sampler is not None:
-            self.env.env_method("clear_starts")
+            call(self._copies, "clear_starts")
 
     def state_dict(self) -> dict[str, Any]:
         """

@@ -58,7 +58,7 @@ class GuardedEnv:
         # A layer with a step of its own has no time limit in subprocesses
         self._splits_steps = not overrides_step(env)
         # A copy that has failed can no longer be asked
-        self._names = ask_all(env, "env_name", type(self._copies).__name__)
+        self._names = ask_all(self._copies, "env_name", type(self._copies).__name__)
         default = math.inf if self._processes is None else PROCESS_TIMEOUT
         said = vars(self._copies).get("step_timeout")
         self.seconds: float = default if said is None else said

@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.utils.parameters import Number
+from sb3_grpo.utils.vec_envs import call, innermost
 
 # Number of visited states that are kept (the latest ones), and the share of steps after which the state is captured.
 # On Acrobot, a tenth of this share was too little
@@ -140,7 +141,7 @@ class VisitedStates(StartSampler):
         if n_captured:
             copies = rng.choice(env.num_envs, n_captured, replace=False)
             for idx in copies[~dones[copies]].tolist():
-                (state,) = env.env_method("capture_start", indices=idx)
+                (state,) = call(innermost(env), "capture_start", indices=idx)
                 self.states.append(VisitedState(**vars(state)))
         return n_steps
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from sb3_grpo.starts.start_queue import importable_id, make_group_env
-from sb3_grpo.utils.vec_envs import ask_all
+from sb3_grpo.utils.vec_envs import ask, ask_all
 
 # AtariWrapper and Gymnasium's AtariPreprocessing resize frames to 84 by 84
 _RAW_SIZE = 160
@@ -37,7 +38,7 @@ def is_atari_id(env_id: str) -> bool:
     return spec is not None and _is_ale(spec) and spec.kwargs.get("obs_type", "rgb") == "rgb"
 
 
-def _is_ale(spec: gym.envs.registration.EnvSpec) -> bool:
+def _is_ale(spec: EnvSpec) -> bool:
     return str(spec.entry_point).startswith("ale_py")
 
 
@@ -103,9 +104,9 @@ def why_not_learnable(env: VecEnv) -> str | None:
     :param env: vectorized environment, with or without wrappers
     :return: for Atari games, what is wrong with the preprocessing and what to write instead; ``None`` if nothing is wrong
     """
-    spec = ask_all(env, "spec", None)[0]
+    spec: Any = ask_all(env, "spec", None)[0]
     shape = env.observation_space.shape
-    if spec is None or not _is_ale(spec) or shape is None or len(shape) < 2:
+    if not isinstance(spec, EnvSpec) or not _is_ale(spec) or shape is None or len(shape) < 2:
         return None
     frameskip = ask_all(env, "_frameskip", 1)[0]
     how = _HOW_TO_MAKE.format(name=spec.id)
@@ -113,6 +114,6 @@ def why_not_learnable(env: VecEnv) -> str | None:
         return f"{spec.id}: the frames are {shape}, as they come from the game: too large to learn from. {how}"
     if min(shape) == 1:
         return f"{spec.id}: one frame does not show what moves where, and four are not stacked. {how}"
-    if frameskip != 1 and env.env_is_wrapped(MaxAndSkipEnv, indices=0)[0]:
+    if frameskip != 1 and ask([False], env.env_is_wrapped, MaxAndSkipEnv, 0)[0]:
         return f"{spec.id}: frames are skipped twice, by the game (frameskip={frameskip}) and by AtariWrapper. {how}"
     return None

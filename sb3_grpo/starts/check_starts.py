@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.known_envs import env_name
+from sb3_grpo.starts.known_envs import env_name, wrapper_stack
 from sb3_grpo.starts.probes import Trace, compare_traces, play_actions
 from sb3_grpo.starts.seeding import find_rngs, readable_path
 from sb3_grpo.starts.start_queue import StartQueue, importable_id
@@ -31,6 +31,7 @@ from sb3_grpo.starts.starts import (
 )
 from sb3_grpo.utils.action_masks import allowed_action
 from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.vec_envs import spec_of
 
 # What an episode from a start shows: its first observation and its trace
 Episode: TypeAlias = tuple[Any, Trace]
@@ -138,7 +139,7 @@ class _Checker:
 
     def __init__(self, make: Callable[[], gym.Env], n_steps: int, seed: int):
         self.one, self.other = (each if isinstance(each, StartQueue) else StartQueue(each) for each in (make(), make()))
-        if self.one.unwrapped is self.other.unwrapped:
+        if wrapper_stack(self.one)[-1] is wrapper_stack(self.other)[-1]:
             raise ValueError(
                 "check_starts needs a function that makes a new environment each time, and got the same one twice."
             )
@@ -267,7 +268,7 @@ def _maker(env: str | gym.Env | Callable[[], gym.Env]) -> Callable[[], gym.Env]:
         return functools.partial(gym.make, importable_id(env))
     if not isinstance(env, gym.Env) and callable(env):
         return env
-    spec = env.spec if isinstance(env, gym.Env) else None
+    spec = spec_of(env) if isinstance(env, gym.Env) else None
     # Not all wrappers record how they were made
     if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
         raise TypeError(

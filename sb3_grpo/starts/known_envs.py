@@ -19,6 +19,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from stable_baselines3.common.monitor import Monitor
 
 from sb3_grpo.starts.starts import StartMismatchError, StartNotSupportedError
+from sb3_grpo.utils.vec_envs import spec_of
 
 # Attributes that connect or describe an environment and its wrappers
 DESCRIPTIVE = frozenset(
@@ -55,7 +56,8 @@ _KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
 def wrapper_stack(env: gym.Env) -> list[gym.Env]:
     """
     :param env: an environment with its wrappers
-    :return: each of them, the outermost wrapper first and the base environment last
+    :return: each of them, the outermost wrapper first and the base environment last, which need not be ``env.unwrapped``: that
+        of an adapter may be the game of another library
     """
     stack = [env]
     while isinstance(env, gym.Wrapper):
@@ -69,8 +71,9 @@ def env_name(env: gym.Env) -> str:
     :param env: an environment with its wrappers
     :return: its id, or its class if it has none
     """
-    base = env.unwrapped
-    return type(base).__qualname__ if base.spec is None else base.spec.id
+    base = wrapper_stack(env)[-1]
+    spec = spec_of(base)
+    return type(base).__qualname__ if spec is None else spec.id
 
 
 def package_of(cls: type) -> str:

@@ -18,6 +18,7 @@ import torch as th
 
 from sb3_grpo.starts.known_envs import DESCRIPTIVE, base_state, env_name, is_known, package_of, wrapper_stack
 from sb3_grpo.starts.starts import SeedStart, StartNotSupportedError
+from sb3_grpo.utils.vec_envs import ask
 
 RNG_TYPES = (np.random.Generator, np.random.RandomState, random.Random, th.Generator)
 
@@ -53,7 +54,8 @@ def clean_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) 
     :param options: options for ``reset``, which is called without them if None: not every ``reset`` accepts them
     :return: the result of ``reset``, on which earlier episodes in the same simulator have no influence
     """
-    base_state(env.unwrapped).before_reset(env.unwrapped)
+    base = wrapper_stack(env)[-1]
+    base_state(base).before_reset(base)
     result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
     if not isinstance(result, tuple | list) or len(result) != 2:
         # An observation of two numbers would be taken for the pair
@@ -71,7 +73,8 @@ def renew_noise(env: gym.Env, seed: int) -> None:
     :param seed: the seed, not negative
     """
     seed_rngs(env, seed)
-    base_state(env.unwrapped).reseed(env.unwrapped, seed)
+    base = wrapper_stack(env)[-1]
+    base_state(base).reseed(base, seed)
 
 
 def find_rngs(env: gym.Env) -> dict[tuple[int, str], Any]:
@@ -80,10 +83,11 @@ def find_rngs(env: gym.Env) -> dict[tuple[int, str], Any]:
     :return: its random generators by their paths: how many wrappers are around the holder, and the attribute. The path of
         ``self.weather.rng`` in a base environment below one wrapper is ``(1, "weather.rng")``
     """
-    create_np_random(env.unwrapped)
+    stack = wrapper_stack(env)
+    create_np_random(stack[-1])
     attributes = [
         ((depth, name), value)
-        for depth, holder in enumerate(wrapper_stack(env))
+        for depth, holder in enumerate(stack)
         for name, value in vars(holder).items()
         if name not in DESCRIPTIVE and not isinstance(value, type | ModuleType)
     ]
@@ -108,7 +112,7 @@ def create_np_random(base: gym.Env) -> None:
     :param base: a base environment
     """
     if getattr(base, "_np_random", 0) is None:
-        _ = base.np_random
+        ask(None, getattr, base, "np_random")
 
 
 def readable_path(env: gym.Env, path: tuple[int, str]) -> str:

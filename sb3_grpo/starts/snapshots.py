@@ -50,6 +50,7 @@ from sb3_grpo.starts.starts import (
     StartNotSupportedError,
     UnequalStartError,
 )
+from sb3_grpo.utils.vec_envs import spec_of
 
 # References to other objects rather than state
 _SKIPPED_TYPES = (
@@ -112,7 +113,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
     :param replay: how the episode reached this state, only needed if the state of the simulator cannot be copied
     :return: the state
     """
-    base = env.unwrapped
+    base = wrapper_stack(env)[-1]
     state = base_state(base)
     if state.replayed and replay is None:
         raise StartNotSupportedError(
@@ -144,7 +145,8 @@ def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
     """
     check_identity(env, snapshot.identity)
     if snapshot.replay is None:
-        base_state(env.unwrapped).restore(env.unwrapped, snapshot.simulator)
+        base = wrapper_stack(env)[-1]
+        base_state(base).restore(base, snapshot.simulator)
     else:
         play_replay(env, snapshot.replay, snapshot.observation)
     _restore_wrappers(env, snapshot.wrappers)
@@ -192,7 +194,7 @@ def identity(env: gym.Env) -> tuple[str, ...]:
         if isinstance(each, gym.Wrapper):
             arguments, name = vars(each).get("_saved_kwargs") or {}, _wrapper_name(type(each))
         else:
-            spec = each.spec
+            spec = spec_of(each)
             arguments = spec.kwargs if spec is not None else {}
             name = f"{type(each).__module__}.{type(each).__qualname__}"
             if spec is not None:

@@ -43,7 +43,7 @@ from sb3_grpo.starts.starts import (
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
 from sb3_grpo.utils.spaces import check_spaces
-from sb3_grpo.utils.vec_envs import innermost, offers
+from sb3_grpo.utils.vec_envs import call, innermost, offers
 
 # More copies than any machine can step
 MAX_ENVS = 2**16
@@ -175,8 +175,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._ordinary_seeds = OrdinarySeeds()
         self._continued = False
         self._is_new = True
-        _separate_spaces(env.unwrapped)
-        self._replayed = self._recorded = base_state(env.unwrapped).replayed
+        base = wrapper_stack(env)[-1]
+        _separate_spaces(base)
+        self._replayed = self._recorded = base_state(base).replayed
         if self._recorded:
             # Bound here, because most environments do not need to record actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
@@ -384,7 +385,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         :return: the current state, with all that the episode depends on, or why it cannot be captured
         """
-        reason = base_state(self.unwrapped).not_captured(self.unwrapped)
+        base = wrapper_stack(self)[-1]
+        reason = base_state(base).not_captured(base)
         try:
             return self.capture_start() if reason is None else reason
         except StartNotSupportedError as error:
@@ -516,9 +518,10 @@ def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[Sn
     :return: one start per copy
     """
     refuse_frame_stack(vec_env)
-    if not offers(vec_env, "queue_start"):
-        raise ValueError(f"The environments in this {type(innermost(vec_env)).__name__} have no StartQueue: {_HOW_TO_ADD}")
-    return vec_env.env_method("capture_start", indices=indices)
+    inner = innermost(vec_env)
+    if not offers(inner, "queue_start"):
+        raise ValueError(f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}")
+    return call(inner, "capture_start", indices=indices)
 
 
 def make_group_env(

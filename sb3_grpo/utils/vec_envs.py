@@ -1,8 +1,11 @@
-"""What a ``VecEnv`` may offer beyond what PPO needs. Not every one can be asked: all questions are asked here."""
+"""What an environment may offer beyond what PPO needs. Not every one can be asked: all questions are asked here."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.vec_env import (
     VecEnv,
     VecEnvWrapper,
@@ -10,6 +13,32 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
+
+T = TypeVar("T")
+
+
+def ask(default: T, question: Callable[..., T], *args: Any) -> T:
+    """
+    :param default: What stands for the answer of an environment that cannot be asked
+    :param question: Function of an environment, or about one
+    :param args: Its arguments
+    :return: The answer. Environments that have none raise anything, from NotImplementedError to RecursionError
+    """
+    try:
+        return question(*args)
+    except (EOFError, OSError):  # the process of a copy has ended
+        raise
+    except Exception:
+        return default
+
+
+def spec_of(env: gym.Env) -> EnvSpec | None:
+    """
+    :param env: An environment
+    :return: How it was registered, ``None`` if it was not
+    """
+    spec = ask(None, getattr, env, "spec")
+    return spec if isinstance(spec, EnvSpec) else None
 
 
 def innermost(env: VecEnv) -> VecEnv:
@@ -28,10 +57,7 @@ def offers(env: VecEnv, name: str) -> bool:
     :param name: Name of an attribute or a method of its copies
     :return: Whether they have it; ``False`` if this kind of environment cannot be asked
     """
-    try:
-        return env.has_attr(name)
-    except (AttributeError, NotImplementedError):
-        return False
+    return ask(False, env.has_attr, name)
 
 
 def ask_all(env: VecEnv, name: str, default: Any) -> list[Any]:
@@ -41,7 +67,26 @@ def ask_all(env: VecEnv, name: str, default: Any) -> list[Any]:
     :param default: What stands for a copy that cannot be asked
     :return: The attribute of each copy
     """
-    return env.get_attr(name) if offers(env, name) else [default] * env.num_envs
+    others = [default] * env.num_envs
+    return ask(others, env.get_attr, name) if offers(env, name) else others
+
+
+def call(env: VecEnv, name: str, *args: Any, indices: Any = None) -> list[Any]:
+    """
+    :param env: A vectorized environment
+    :param name: Name of a method of its copies
+    :param args: Its arguments
+    :param indices: Copies to call, ``None`` for all
+    :return: The result of each copy
+    :raises ValueError: if this kind of environment passes no calls on to its copies
+    """
+    try:
+        return env.env_method(name, *args, indices=indices)
+    except (NotImplementedError, RecursionError) as error:
+        raise ValueError(
+            f"The copies in this {type(env).__name__} have a method {name}(), and its env_method({name!r}) cannot call it: "
+            f"{type(error).__name__} {error}"
+        ) from error
 
 
 def overrides_step(env: VecEnv) -> bool:

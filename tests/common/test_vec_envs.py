@@ -1,5 +1,6 @@
 import functools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from stable_baselines3.common.vec_env import (
 )
 from toy_envs import TINY, TINY_TEXT, NoisyEnv, SpacesEnv, ToyEnv, observations_of
 
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 from sb3_grpo.groups.group import Group
@@ -194,6 +196,74 @@ def test_a_vec_env_with_no_more_than_ppo_needs(sizes: dict[str, int], wrap: Any)
         assert {float(info["r"]) for info in model.ep_info_buffer} <= {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
     with pytest.raises(ValueError, match="BareVecEnv have no StartQueue"):
         GRPO("MlpPolicy", env, seed=0, **sizes).learn(10)  # type: ignore[arg-type]
+
+
+class Refuses:
+    """Cannot be asked: raises an error in answer to every question that PPO does not ask."""
+
+    error: type[Exception]
+
+    def _refuse(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "render_mode":
+            return [None] * 4
+        raise self.error(name)
+
+    has_attr = get_attr = set_attr = env_method = env_is_wrapped = __getattr__ = getattr_depth_check = _refuse
+
+
+class RefusingVecEnv(Refuses, BareVecEnv):
+    pass
+
+
+class RefusingWrapper(Refuses, VecEnvWrapper):
+    """Around an object that is no VecEnv, and made without SB3's __init__, as that of SuperSuit."""
+
+    def __init__(self) -> None:
+        self.venv = inner = BareVecEnv()
+        vars(self).update(num_envs=4, observation_space=inner.observation_space, action_space=inner.action_space)
+        vars(self).update(render_mode=None, _seeds=[None] * 4, _options=[{}] * 4)
+        self.venv = type("Simulator", (), {name: getattr(inner, name) for name in ("reset", "step_async", "step_wait")})
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, AttributeError, RecursionError, KeyError])
+@pytest.mark.parametrize("cls", [RefusingVecEnv, RefusingWrapper])
+def test_a_vec_env_that_cannot_be_asked(cls: Any, error: type[Exception], tmp_path: Path) -> None:
+    env = type(cls.__name__, (cls,), {"error": error})()
+    saved = TrainingCheckpoint(tmp_path, save_freq=1)
+    model = GRPO("MlpPolicy", env, unrelated_starts=True, n_steps=16, device="cpu").learn(128, callback=saved)
+    assert model._n_updates > 0
+    with pytest.raises(ValueError, match=f"{cls.__name__} have no StartQueue"):
+        GRPO("MlpPolicy", env, n_steps=16).learn(10)
+
+
+def test_a_wrapper_that_cannot_be_asked_does_not_hide_the_copies() -> None:
+    class Hides(Refuses, VecEnvWrapper):
+        error = NotImplementedError
+
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            return self.venv.step_wait()
+
+    env = Hides(make_group_env("CartPole-v1", n_envs=2, seed=0))
+    model = GRPO("MlpPolicy", env, n_steps=64, group_size=2, device="cpu", start_sampler=VisitedStates(0.5)).learn(300)
+    assert model._n_updates > 0
+
+
+def test_a_method_that_cannot_be_called_is_said() -> None:
+    class KnowsNames(BareVecEnv):
+        def has_attr(self, attr_name: str) -> bool:
+            return True
+
+    with pytest.raises(ValueError, match=r"KnowsNames have a method action_masks\(\), and its env_method\('action_masks'\) can"):
+        GRPO("MlpPolicy", KnowsNames(), unrelated_starts=True, n_steps=16).learn(64)
 
 
 class Spoils(VecEnvWrapper):
