@@ -32,10 +32,11 @@ from sb3_grpo.common.masks import check_mask_key, masked
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
-from sb3_grpo.utils.action_masks import forbidding_copy, n_choices
+from sb3_grpo.utils.action_masks import as_mask, forbidding_copy, n_choices
 from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.spaces import check_extractor, parts_of
+from sb3_grpo.utils.vec_envs import ask
 
 
 class Adam(th.optim.Adam):
@@ -522,12 +523,13 @@ class ActorPolicy(ActorCriticPolicy):
         shape = (n, sum(n_choices(self.action_space)))
         if shape[1] == 0:
             raise ValueError(f"Actions of {self.action_space} have no masks: leave action_masks out.")
-        if np.size(action_masks) != np.prod(shape):
+        flat = as_mask(action_masks, int(np.prod(shape)))
+        if flat is None:
             raise ValueError(
-                f"action_masks has the shape {np.shape(action_masks)}, and for {n} observations and actions of "
-                f"{self.action_space} it is {shape}."
+                f"action_masks has the shape {ask('(...)', np.shape, action_masks)}, and for {n} observations and actions of "
+                f"{self.action_space} it is {shape}, each entry True or False."
             )
-        masks = np.reshape(action_masks, shape).astype(bool)
+        masks = flat.reshape(shape)
         idx = forbidding_copy(masks, self.action_space)
         if idx is not None:
             raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")

@@ -1,5 +1,6 @@
 """What environments allow: action masks, in the format of SB3-Contrib."""
 
+import functools
 from typing import Any
 
 import gymnasium as gym
@@ -8,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.utils.parameters import short_repr
-from sb3_grpo.utils.vec_envs import ask_all, innermost, offers
+from sb3_grpo.utils.vec_envs import ask, ask_all, call, innermost, offers
 
 # Name of the method with which an environment says what it allows
 METHOD = "action_masks"
@@ -38,10 +39,10 @@ def offers_masks(env: VecEnv) -> bool:
     """
     inner = innermost(env)
     if isinstance(inner, DummyVecEnv):
-        have = [_has_masks(each) for each in inner.envs]
+        have = [_has(each) for each in inner.envs]
         if len({*have}) > 1:
             raise ValueError(f"Environment copy {have.index(False)} has no method {METHOD}(), and others do: give it one.")
-    if not (hasattr(inner, METHOD) or offers(env, METHOD)):
+    if not (_has(inner) or offers(inner, METHOD)):
         return False
     if not n_choices(env.action_space):
         raise ValueError(
@@ -51,35 +52,54 @@ def offers_masks(env: VecEnv) -> bool:
     return True
 
 
-def _has_masks(env: gym.Env) -> bool:
+def _has(env: gym.Env | VecEnv) -> bool:
+    look_up = env.get_wrapper_attr if isinstance(env, gym.Env) else functools.partial(getattr, env)
+    method = ask(None, look_up, METHOD)
+    if method is not None and not callable(method):
+        name = type(ask(env, getattr, env, "unwrapped")).__name__
+        raise ValueError(f"{METHOD} of {name} is no method: write def {METHOD}(self), not @property.")
+    return method is not None
+
+
+def as_mask(given: Any, n_values: int) -> np.ndarray | None:
+    """
+    :param given: What an environment or a user gives as a mask: an array, or an array for each part of an action, as
+        ``MultiDiscrete.sample(mask)`` of Gymnasium takes them
+    :param n_values: Number of entries of a mask
+    :return: (n_values,) bool, a copy, which the environment does not change later; ``None`` if it is no mask
+    """
+    flat = _flat(given)
+    is_mask = flat.size == n_values and (flat.dtype == bool or np.all((flat == 0) | (flat == 1)))
+    return flat.astype(bool) if is_mask else None
+
+
+def _flat(given: Any) -> np.ndarray:
     try:
-        method = env.get_wrapper_attr(METHOD)
-    except AttributeError:
-        return False
-    if not callable(method):
-        raise ValueError(f"{METHOD} of {type(env.unwrapped).__name__} is no method: write def {METHOD}(self), not @property.")
-    return True
+        return np.ravel(given)
+    except ValueError:  # parts of different sizes
+        return np.concatenate([_flat(each) for each in given])
 
 
 def ask_for_masks(env: VecEnv) -> np.ndarray:
     """
     :param env: A vectorized environment that offers masks
-    :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
+    :return: (n_envs, A) bool, the actions that each copy allows now
     :raises ValueError: if it has not an entry, True or False, for each value of each part of an action
     """
-    ask_at_once = getattr(innermost(env), METHOD, None)
-    masks = [np.ravel(mask) for mask in (env.env_method(METHOD) if ask_at_once is None else ask_at_once())]
+    inner = innermost(env)
+    given = call(inner, METHOD) if (at_once := ask(None, getattr, inner, METHOD)) is None else at_once()
     n_values = sum(n_choices(env.action_space))
-    if [len(mask) for mask in masks] == [n_values] * env.num_envs:
-        stacked = np.array(masks)
-        if stacked.dtype == bool or np.isin(stacked, (0, 1)).all():
-            return stacked.astype(bool)
-    wrong = next((mask for mask in masks if len(mask) != n_values or not np.isin(mask, (0, 1)).all()), masks[0])
-    name = ask_all(env, "env_name", type(innermost(env)).__name__)[0]
+    given = [*given] if np.iterable(given) else [given]
+    masks = [as_mask(each, n_values) for each in given]
+    idx = next((idx for idx, mask in enumerate(masks) if mask is None), 0)
+    if masks[idx] is not None and len(masks) == env.num_envs:
+        return np.stack(masks)  # type: ignore[arg-type]
+    wrong = _flat(given[idx]) if given else np.empty(0)
     raise ValueError(
-        f"{METHOD}() of {name} returns {short_repr(wrong.tolist())} ({len(wrong)} entries) for one of {len(masks)} copies. "
-        f"Actions of {env.action_space} in {env.num_envs} copies need {n_values} entries, True or False, one for each value "
-        "of each part. To ignore the masks: use_masking=False."
+        f"{METHOD}() of {ask_all(inner, 'env_name', type(inner).__name__)[0]} returns {short_repr(wrong.tolist())} "
+        f"({wrong.size} entries) for copy {idx} of {len(masks)}. Actions of {env.action_space} in {env.num_envs} copies need "
+        f"{n_values} entries, True or False, one for each value of each part, in an array of the shape ({n_values},). To ignore "
+        "the masks: use_masking=False."
     )
 
 
@@ -101,9 +121,9 @@ def allowed_action(env: gym.Env, action: Any) -> Any:
     :return: The same action, in which the next value takes the place of one that the environment does not allow now
     """
     sizes = n_choices(env.action_space)
-    if not sizes or not _has_masks(env):
+    mask = as_mask(env.get_wrapper_attr(METHOD)(), sum(sizes)) if sizes and _has(env) else None
+    if mask is None:
         return action
-    mask = np.ravel(env.get_wrapper_attr(METHOD)()).astype(bool)
     parts = np.array(np.ravel(action), dtype=np.int64)
     for place, allowed in enumerate(np.split(mask, np.cumsum(sizes)[:-1])):
         following = np.roll(allowed, -parts[place])

@@ -130,6 +130,22 @@ def test_a_mask_in_the_observation(policy: str, capsys: pytest.CaptureFixture[st
         GRPO("MultiInputPolicy", normalised, **SMALL, **named).learn(64)
 
 
+@pytest.mark.parametrize("name", ["multi_discrete", "multi_binary"])
+def test_masks_in_parts_as_spaces_sample_with_them(name: str) -> None:
+    class InParts(MaskedShop):
+        def action_masks(self) -> Any:
+            return tuple(part.astype(np.int8) for part in np.split(self.allowed, np.cumsum(self.sizes)[:-1]))
+
+    model = GRPO("MlpPolicy", make_shop(name, cls=InParts), **SMALL, n_steps=16).learn(300)
+    assert model._n_updates > 0
+    env = InParts(SPACES[name])
+    obs, _ = env.reset(seed=0)
+    for deterministic in (True, False):
+        action, _ = model.predict(obs, deterministic=deterministic, action_masks=env.action_masks())
+        obs, *_ = env.step(action)
+    assert "sold out" not in str(check_starts(lambda: InParts(SPACES[name]), 1, 8, verbose=0))
+
+
 def test_masks_can_be_ignored() -> None:
     with pytest.raises(EnvironmentFault, match="is sold out"):
         GRPO("MlpPolicy", make_shop(), **SMALL, n_steps=16, use_masking=False).learn(300)
@@ -249,6 +265,10 @@ def test_masks_that_cannot_be_used() -> None:
     for masks, message in (
         (lambda self: np.ones(7), r"of Returns returns .* \(7 entries\) .* Actions of Discrete\(6\) in 4 copies need 6"),
         (lambda self: None, r"action_masks\(\) of Returns returns \[None\] \(1 entries\)"),
+        (lambda self: None if self.time else self.allowed, r"action_masks\(\) of Returns returns \[None\]"),
+        (lambda self: ([1, 0], [1]), r"of Returns returns \[1, 0, 1\] \(3 entries\) for copy 0 of 4.* array of the shape \(6,\)"),
+        (lambda self: ["yes"] * 6, r"returns \['yes', .* \(6 entries\).* need 6 entries, True or False"),
+        (lambda self: 2 * self.allowed, r"returns \[.*2.*\] \(6 entries\).* need 6 entries, True or False"),
         (lambda self: np.where(self.allowed, 0.0, -np.inf), r"returns \[.*-inf.* need 6 entries, True or False"),
         (property(lambda self: self.allowed), r"action_masks of Returns is no method: write def action_masks\(self\)"),
     ):
