@@ -77,6 +77,23 @@ class OwnStrength(WindyWalk):
         return super().step(action)
 
 
+class Ticking(WindyWalk):
+    """Each ``period``-th step brings a bonus, and only ``reset`` sets the counter of the steps, or nothing does."""
+
+    period, is_reset = 2, True
+    n_ticks = 0
+
+    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        if self.is_reset:
+            self.n_ticks = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.n_ticks += 1
+        observation, reward, *rest = super().step(action)
+        return observation, reward + (self.n_ticks % self.period == 0), *rest  # type: ignore[return-value]
+
+
 class LeftOver(WindyWalk):
     """``reset`` leaves something of the episode before."""
 

@@ -68,7 +68,10 @@ class StartDispatcher:
     def _queue(self, episode: Episode) -> None:
         group = episode.group
         assert group.start is not None
-        probe = group.probe and group.probe._replace(other_seed=episode.id)
+        probe = group.probe
+        if probe is not None:
+            n_other_steps = 1 + (probe.seed + episode.member) % probe.n_steps
+            probe = probe._replace(other_seed=episode.id, n_other_steps=n_other_steps)
         start = QueuedStart(episode.id, group.start, group.noise_seed, group.number, episode.member, probe)
         self._queued[episode.id] = episode
         if self._shared is not None:

@@ -143,7 +143,7 @@ class _Checker:
             raise ValueError(
                 "check_starts needs a function that makes a new environment each time, and got the same one twice."
             )
-        self.n_steps, self.seed = n_steps, seed
+        self.n_steps, self.seed, self.n_wandered = n_steps, seed, 0
         self.space = copy.deepcopy(self.one.action_space)
         self.checks: dict[tuple[str, str], StartCheck] = {}
 
@@ -163,9 +163,10 @@ class _Checker:
         return [self.space.sample() for _ in range(n_steps)]
 
     def wander(self, env: StartQueue, n_steps: int) -> StartQueue:
-        """Play a different episode and stay in the middle of it."""
+        """Play a different episode and stay in the middle of it, each time one step later: a counter may be left over."""
+        self.n_wandered += 1
         env.reset()
-        for _ in range(n_steps):
+        for _ in range(n_steps + self.n_wandered):
             if any(env.step(allowed_action(env, self.space.sample()))[2:4]):
                 env.reset()
         return env

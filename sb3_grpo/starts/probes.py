@@ -38,11 +38,14 @@ class Probe(NamedTuple):
     :param n_steps: number of steps to play
     :param other_seed: seed of the noise of another episode that the copy plays before, different for each member: what is not
         restored then differs between members, even if they all play in one copy
+    :param n_other_steps: number of steps of that episode, different for each member and each probe: a counter that is not
+        restored then differs, too, whatever its period
     """
 
     seed: int
     n_steps: int
     other_seed: int = 0
+    n_other_steps: int = 1
 
 
 def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
@@ -54,7 +57,7 @@ def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
     """
     space = copy.deepcopy(env.action_space)
     space.seed(probe.seed)
-    actions = [space.sample() for _ in range(2 * probe.n_steps)]
+    actions = [space.sample() for _ in range(probe.n_steps + probe.n_other_steps)]
     before = process_state()
     try:
         begin(env, start, probe.other_seed)

@@ -15,6 +15,7 @@ from broken_envs import (
     PassedOver,
     RandomPosition,
     SuspendedGenerator,
+    Ticking,
     WindyWalk,
 )
 from stable_baselines3.common.callbacks import BaseCallback
@@ -25,6 +26,7 @@ from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.snapshots import capture
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
@@ -53,6 +55,16 @@ def test_training_refuses_broken_environments(env: type[gym.Env], n_envs: int, v
 def test_generators_that_are_not_restored_are_noticed(env: type[gym.Env]) -> None:
     with pytest.raises(UnequalStartError, match=rf"^{env.__name__}: .* went on differently: .* Draw random numbers from self"):
         GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS).learn(2000)
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_counters_that_are_not_restored_are_noticed_whatever_their_period(period: int, is_reset: bool) -> None:
+    env = type("Ticking", (Ticking,), {"period": period, "is_reset": is_reset})
+    for n_envs in (1, 3):
+        with pytest.raises(UnequalStartError, match=r"went on differently: after \d equal actions?, reward is .* \(by 1\)"):
+            GRPO("MlpPolicy", make_group_env(env, n_envs, seed=0), **SETTINGS).learn(2000)
+    assert not check_starts(env, 2, 30, verbose=0).is_exact("snapshots")
 
 
 def test_right_environments_are_trained_in() -> None:
