@@ -123,7 +123,7 @@ def check_starts(
     seed = Whole(0).check("seed", seed)
     checker = _Checker(_maker(env), n_steps, seed)
     for index in range(n_starts):
-        checker.check_start("seeds", SeedStart(seed + index), checker.actions(index, n_steps), None)
+        checker.check_start("seeds", checker.seed_start(index), checker.actions(index, n_steps), None)
     for index in range(n_starts):
         checker.check_snapshot(index)
     one = checker.one.env
@@ -157,6 +157,9 @@ class _Checker:
         if before is None or before.exact:
             self.checks[starts, what] = StartCheck(starts, what, difference is None, difference or "", needed)
         return difference is None
+
+    def seed_start(self, index: int) -> SeedStart:
+        return SeedStart(self.seed + 1 + index)  # not 0, which some environments take for None, and training hardly ever draws
 
     def actions(self, index: int, n_steps: int) -> list[Any]:
         self.space.seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0] >> 1))
@@ -196,10 +199,9 @@ class _Checker:
         captured: list[Any] = []
 
         def capture() -> None:
-            seed = SeedStart(self.seed + index)
-            _, trace = self.play(self.one, seed, before)
+            _, trace = self.play(self.one, self.seed_start(index), before)
             if _has_ended(trace):
-                self.play(self.one, seed, before[: len(trace) - 1])
+                self.play(self.one, self.seed_start(index), before[: len(trace) - 1])
             captured.append(self.one.capture_start())
 
         if not self.check("snapshots", "the state is captured", capture):
@@ -229,13 +231,16 @@ class _Checker:
         ):
             return False
 
+        def difference(*episodes: Episode) -> str | None:
+            found = next(filter(None, (_difference(expected[0], each) for each in episodes)), None)
+            return f"{found} (from seed {start.seed})" if found and isinstance(start, SeedStart) else found
+
         def play_again() -> str | None:
-            return _difference(expected[0], self.play(self.wander(self.one, self.n_steps), start, actions, noise_seed))
+            return difference(self.play(self.wander(self.one, self.n_steps), start, actions, noise_seed))
 
         def play_in_turn() -> str | None:
             self.wander(self.other, self.n_steps)
-            episodes = self.play_in_turn(pickle.loads(pickle.dumps(start)), actions, noise_seed)
-            return next(filter(None, (_difference(expected[0], each) for each in episodes)), None)
+            return difference(*self.play_in_turn(pickle.loads(pickle.dumps(start)), actions, noise_seed))
 
         self.check(starts, "the same copy, after other episodes", play_again)
         self.check(starts, "two copies in turn, one in mid-episode", play_in_turn)

@@ -332,7 +332,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """Call this before restoring a state: some environments create their generators in ``reset``, or only with a seed."""
         if self._is_new:
             self._is_new = False
-            self.env.reset(seed=0)
+            self.env.reset(seed=1)  # some take 0 for None
 
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
         self.start_trace = None

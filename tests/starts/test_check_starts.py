@@ -113,6 +113,29 @@ def test_seeds_that_determine_nothing() -> None:
     assert report.checks[1].note.startswith("the first observation[0] is ")
 
 
+class ZeroIsNone(WindyWalk):
+    """Takes seed 0 for no seed, without which it has no generator of its own before the second reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed or None)
+
+
+class FirstIsUnseeded(WindyWalk):
+    """The first reset ignores its seed."""
+
+    n_resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.n_resets += 1
+        return super().reset(seed=None if self.n_resets == 1 else seed)
+
+
+def test_seeds_that_are_taken_for_none() -> None:
+    assert check_starts(ZeroIsNone, verbose=0).is_exact()
+    note = inexact(FirstIsUnseeded)["seeds"][0].note
+    assert "it went on differently" in note and note.endswith("(from seed 1)")
+
+
 def test_states_that_cannot_be_captured() -> None:
     report = check_starts(ToyEnv, verbose=0)
     assert report.is_exact("seeds") and not report.is_exact("snapshots")
