@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import ToyEnv, UnseededEnv
 from whole_envs import ALL, STICKY_PONG, make
 
-from sb3_grpo import GRPO, SeedStart, check_starts
+from sb3_grpo import DAPO, GRPO, SeedStart, VisitedStates, check_starts, make_group_env
 from sb3_grpo.starts.check_starts import StartCheck
 from sb3_grpo.starts.known_envs import base_state
 
@@ -111,6 +111,36 @@ def test_seeds_that_determine_nothing() -> None:
     report = check_starts(UnseededEnv, verbose=0)
     assert not report.is_exact("seeds") and report.env == "UnseededEnv"
     assert report.checks[1].note.startswith("the first observation[0] is ")
+
+
+class Game:
+    """Of another library, such as PettingZoo."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+
+class Seat(WindyWalk):
+    """A game of another library as an environment, whose ``unwrapped`` is the game."""
+
+    def __init__(self) -> None:
+        self.game = Game()
+
+    @property
+    def unwrapped(self) -> Any:
+        return self.game
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        raise RecursionError
+
+
+def test_adapters_whose_unwrapped_is_no_environment() -> None:
+    report = check_starts(Seat, 1, 5, verbose=0)
+    assert report.is_exact() and report.env == "Seat"
+    assert DAPO("MlpPolicy", make_group_env(Seat, 2), n_steps=16, start_sampler=VisitedStates(0.5)).learn(64)
+    with pytest.raises(TypeError, match="cannot make another environment like"):
+        check_starts(Seat())
 
 
 class ZeroIsNone(WindyWalk):
