@@ -14,6 +14,7 @@ from torch import nn
 
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.utils.action_masks import METHOD, n_choices
 from sb3_grpo.utils.spaces import parts_of
 
 # Observations with which a file is compared with the model, and the share of them that has to agree: in a tie, the last bit
@@ -57,6 +58,8 @@ def _export(model: BaseAlgorithm, runtime: Any) -> bytes:
     policy: Any = model.policy
     actor = _DeterministicActor(policy, model.get_vec_normalize_env()).to(policy.device).eval()
     samples = {name: _samples(space) for name, space in actor.inputs.items()}
+    if actor.masks is not None:
+        samples[actor.masks] = _mask_samples(policy.action_space)
     batch = th.export.Dim("batch")
     # The batch axis of an example must not be 1, which the exporter takes for a constant
     with unchecked_distributions(), th.no_grad(), warnings.catch_warnings(action="ignore"):
@@ -70,7 +73,7 @@ def _export(model: BaseAlgorithm, runtime: Any) -> bytes:
             verbose=False,
         )
     exported = program.model_proto.SerializeToString()  # type: ignore[union-attr]
-    _compare(runtime.InferenceSession(exported, providers=["CPUExecutionProvider"]), model, samples)
+    _compare(runtime.InferenceSession(exported, providers=["CPUExecutionProvider"]), model, samples, actor.masks)
     return exported
 
 
@@ -87,6 +90,8 @@ class _DeterministicActor(nn.Module):
         super().__init__()
         self.policy = policy
         self.inputs = _by_name(policy.observation_space)
+        # Name of the input for masks that are not in the observation
+        self.masks = (METHOD + "_" * (METHOD in self.inputs)) if policy.has_masks else None
         # With the limit to which VecNormalize clips
         self.normalized: list[tuple[str, float]] = []
         if normalizer is not None and normalizer.norm_obs:
@@ -109,12 +114,13 @@ class _DeterministicActor(nn.Module):
             self.register_buffer("high", th.as_tensor(self.actions.high).double())
 
     def forward(self, *observations: th.Tensor) -> th.Tensor:
-        entries: Any = dict(zip(self.inputs, observations, strict=True))
+        entries: Any = dict(zip(self.inputs, observations, strict=False))
+        masks = {} if self.masks is None else {"action_masks": observations[-1]}
         for index, (name, limit) in enumerate(self.normalized):
             mean, scale = self.get_buffer(f"mean{index}"), self.get_buffer(f"scale{index}")
             entries[name] = ((entries[name] - mean) * scale).clamp(-limit, limit).float()
         is_dict = isinstance(self.policy.observation_space, spaces.Dict)
-        actions = self.policy._predict(entries if is_dict else entries["observation"], deterministic=True)
+        actions = self.policy._predict(entries if is_dict else entries["observation"], deterministic=True, **masks)
         actions = actions.reshape((-1, *self.actions.shape))  # type: ignore[misc]
         if isinstance(self.actions, spaces.MultiDiscrete):
             return actions.to(self.dtype)
@@ -138,18 +144,28 @@ def _samples(space: spaces.Space) -> np.ndarray:
     return values.clip(-_MAX_SAMPLE, _MAX_SAMPLE) if np.issubdtype(values.dtype, np.floating) else values
 
 
-def _compare(session: Any, model: BaseAlgorithm, samples: dict[str, np.ndarray]) -> None:
+def _mask_samples(space: spaces.Space) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    parts = [np.eye(size, dtype=bool)[rng.integers(size, size=N_SAMPLES)] for size in n_choices(space)]
+    allowed = np.concatenate(parts, axis=1)
+    return allowed | (rng.random(allowed.shape) < 0.5)
+
+
+def _compare(session: Any, model: Any, samples: dict[str, np.ndarray], masks: str | None) -> None:
     """
     :param session: The session of ``onnxruntime`` that runs the file
     :param model: The model
-    :param samples: Observations by the name of the input
+    :param samples: Observations, and masks, by the name of the input
+    :param masks: Name of the input for masks
     :raises ValueError: if they disagree
     """
-    observations: Any = samples if isinstance(model.observation_space, spaces.Dict) else samples["observation"]
+    observations: Any = {name: values for name, values in samples.items() if name != masks}
+    if not isinstance(model.observation_space, spaces.Dict):
+        observations = observations["observation"]
     normalizer = model.get_vec_normalize_env()
     if normalizer is not None:
         observations = normalizer.normalize_obs(observations)
-    wanted, _ = model.predict(observations, deterministic=True)
+    wanted, _ = model.predict(observations, deterministic=True, action_masks=None if masks is None else samples[masks])
     got = session.run(None, samples)[0]
     agree = np.isclose(got, wanted, rtol=1e-3, atol=1e-4).reshape(N_SAMPLES, -1).all(axis=1)
     if agree.mean() < MIN_AGREEMENT:

@@ -182,6 +182,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
+        self.has_masks = False  # saved for the policy
         self._sampler: tuple[Any, StartSampler] | None = None  # with the start_sampler it was made from
         self.resumption = None
         self._sampling_rounds = 0
@@ -294,6 +295,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} are impossible. {said}") from error
         if self.policy_kwargs and not all(bool(each.isfinite().all()) for each in policy.parameters()):
             raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} give the policy parameters that are not finite.")
+        policy.has_masks = self.has_masks
         policy = policy.to(self.device)
         fuse_adam(policy.optimizer)
         return policy
@@ -409,7 +411,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
         self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
-        if self._collector.has_masks:
+        self.has_masks = self.policy.has_masks = self._collector.has_masks
+        if self.has_masks:
             self._check_masks()
         elif self.policy.mask_key is not None and self.verbose >= 1:
             print(f"Using the action masks in the observations (mask_key={self.policy.mask_key!r})")

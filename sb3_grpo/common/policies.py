@@ -36,6 +36,7 @@ from sb3_grpo.utils.action_masks import as_mask, forbidding_copy, n_choices
 from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.spaces import check_extractor, parts_of
+from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import ask
 
 
@@ -131,6 +132,8 @@ class ActorPolicy(ActorCriticPolicy):
     reads_texts: ClassVar[bool] = False
     # Whether actions depend on earlier observations of the episode, by states that the policy returns
     is_recurrent: ClassVar[bool] = False
+    # Whether it was trained with action masks that are not in the observations: without them, it does what is forbidden
+    has_masks = False
     # Arguments of other policies of this kind, and what to do with them here
     foreign_arguments: ClassVar[dict[str, str]] = {}
     # Rollout buffer used by GRPO and DAPO
@@ -328,6 +331,12 @@ class ActorPolicy(ActorCriticPolicy):
     def _distribution(self, latent: th.Tensor, obs: Any, action_masks: th.Tensor | None) -> Distribution:
         distribution = self._get_action_dist_from_latent(latent)
         action_masks = self.masks_of(obs, action_masks)
+        if action_masks is None and self.has_masks:
+            warn_user(
+                "The policy was trained with action masks and is used without: it may do what the environment forbids. Pass "
+                "them on, predict(..., action_masks=masks). SB3's evaluation does not: write evaluate_policy(Actor(model, env), "
+                "env), with Actor from sb3_grpo.common.acting, and MaskableEvalCallback of SB3-Contrib for EvalCallback."
+            )
         return distribution if action_masks is None else masked(distribution, action_masks, self.action_space)
 
     def get_distribution_and_values(
@@ -415,17 +424,20 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return []
 
-    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+    def forward(  # type: ignore[override]
+        self, obs: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
         """
         Choose actions.
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
+        :param action_masks: (n, A) the actions that are allowed
         :return: action, NaN instead of the value (which an exporter takes, unlike ``None``), and log probability of the action
         """
         # An exporter cannot follow checks that depend on values
         with unchecked_distributions() if th.compiler.is_compiling() else nullcontext():
-            distribution = self.get_distribution(obs)
+            distribution = self.get_distribution(obs, *([] if action_masks is None else [action_masks]))
             actions = distribution.get_actions(deterministic=deterministic)
             log_prob = distribution.log_prob(actions)
         values = th.full_like(log_prob, th.nan)[:, None]

@@ -84,7 +84,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def export_onnx(self, path: str | pathlib.Path) -> None:
         """
         Export the deterministic actions of ``predict`` as an ONNX file, with the normalisation of observations inside. The
-        file takes a batch of observations, by their keys or as ``observation``, and returns ``action``. Statistics of
+        file takes a batch of observations, by their keys or as ``observation``, and returns ``action``. If the model was
+        trained with the environments' ``action_masks()``, they are a further input of this name, Boolean. Statistics of
         ``VecNormalize`` are those of the model's environment: a model that was loaded needs ``env=VecNormalize.load(...)``.
 
         :param path: Path of the file

@@ -8,6 +8,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_grpo import DAPO, GRPO, VisitedStates, check_starts
@@ -238,6 +239,52 @@ def test_masks_in_observations_are_exported(name: str, tmp_path: Any) -> None:
     loaded = GRPO.load(tmp_path / "model", trusted=False)
     obs = env.reset()
     assert (loaded.predict(obs, deterministic=True)[0] == model.predict(obs, deterministic=True)[0]).all()
+
+
+@pytest.mark.parametrize(("name", "key"), [("discrete", ""), ("multi_binary", ""), ("multi_discrete", "action_masks")])
+def test_masks_of_environments_are_exported(name: str, key: str, tmp_path: Any) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+
+    class Keyed(MaskedShop):
+        """Also shows other masks under the name of the input."""
+
+        def __init__(self, action_space: spaces.Space):
+            super().__init__(action_space)
+            if key:
+                self.observation_space = spaces.Dict({"goods": self.view, key: spaces.MultiBinary(2)})
+
+        def _observe(self) -> Any:
+            goods = super()._observe()
+            return {"goods": goods, key: np.ones(2, np.int8)} if key else goods
+
+    env = make_shop(name, n_envs=2, cls=Keyed)
+    model = GRPO("MultiInputPolicy" if key else "MlpPolicy", env, **SMALL, n_steps=16).learn(64)
+    model.save(tmp_path / "model", format="safe")
+    loaded = GRPO.load(tmp_path / "model", trusted=False)
+    loaded.export_onnx(tmp_path / "shop.onnx")
+    session = runtime.InferenceSession(tmp_path / "shop.onnx")
+    obs: Any = env.reset()
+    inputs = [each.name for each in session.get_inputs()]
+    assert inputs == (["action_masks", "goods", "action_masks_"] if key else ["observation", "action_masks"])
+    for _ in range(20):
+        masks = np.stack(env.env_method("action_masks"))
+        (actions,) = session.run(None, {**(obs if key else {inputs[0]: obs}), inputs[-1]: masks})
+        assert (actions == model.predict(obs, deterministic=True, action_masks=masks)[0]).all()
+        obs, *_ = env.step(actions)  # raises an error at what is forbidden
+    tensors = {"obs": obs_as_tensor(obs, th.device("cpu")), "action_masks": th.as_tensor(masks)}
+    assert loaded.policy(**tensors)[0].shape == actions.shape
+
+
+def test_prediction_without_the_masks_of_the_training_warns(tmp_path: Any) -> None:
+    for policy in ("MlpPolicy", "MlpLstmPolicy"):
+        env = make_shop(n_envs=1)
+        model = GRPO(policy, env, **SMALL, n_steps=16).learn(32)
+        model.save(tmp_path / "model")
+        for each in (model, GRPO.load(tmp_path / "model")):
+            with pytest.warns(UserWarning, match=r"trained with action masks and is used without.*Actor\(model"):
+                each.predict(env.reset())
+        evaluate_policy(Actor(model, env), env, n_eval_episodes=1)  # type: ignore[arg-type]
+    GRPO("MlpPolicy", make_shop(cls=Shop), **SMALL).predict(env.reset())
 
 
 def test_masks_that_cannot_be_used() -> None:
