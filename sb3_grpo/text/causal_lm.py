@@ -20,6 +20,7 @@ from sb3_grpo.text.pretrained import INSTALL, absolute_if_folder, end_tokens, fi
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.parameters import Choice
+from sb3_grpo.utils.user_warnings import warn_user
 
 # The implementation of attention. It accepts any mask, as the texts in the cache are at different positions
 ATTENTION = "sdpa"
@@ -340,11 +341,19 @@ def _with_lora(model: Any, lora: Any) -> nn.Module:
         lora = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     if not isinstance(lora, LoraConfig):
         raise ValueError(f"lora must be a dict of arguments of peft.LoraConfig, a LoraConfig or None, got {lora!r}.")
+    sums = [(each, each.detach().sum(dtype=th.float64)) for each in model.parameters()]
     with warnings.catch_warnings():
         # peft uses a name from early versions of transformers 5
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         # peft modifies the configuration
-        return get_peft_model(model, copy.deepcopy(lora))
+        adapted = get_peft_model(model, copy.deepcopy(lora))
+    if any(each.detach().sum(dtype=th.float64) != before for each, before in sums):
+        warn_user(
+            f"init_lora_weights={lora.init_lora_weights!r} changes the frozen weights of the {type(model).__name__}, and only "
+            "the adapter is saved: on the model's own weights it may be another policy. Save it merged, "
+            "copy.deepcopy(policy.language_model).merge_and_unload().save_pretrained(folder), or take another initialisation, such as True."
+        )
+    return adapted
 
 
 def _turn_off_dropout(model: nn.Module) -> None:

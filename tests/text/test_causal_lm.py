@@ -254,6 +254,25 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses(r"needs the package transformers: pip install \"sb3-grpo\[llm\]\"", error=ImportError)
 
 
+@pytest.mark.parametrize("how", ["pissa", "pissa_niter_4", "olora"])
+def test_initialisations_that_change_frozen_weights_are_named(how: str) -> None:
+    with pytest.warns(UserWarning, match=f"init_lora_weights='{how}' changes the frozen weights of the LlamaForCausalLM"):
+        make_policy("llama", lora={**LORA, "init_lora_weights": how})
+
+
+@pytest.mark.filterwarnings("error:init_lora_weights")
+def test_other_initialisations_leave_frozen_weights_alone() -> None:
+    for how in (True, False, "gaussian", "orthogonal"):
+        make_policy("llama", lora={**LORA, "init_lora_weights": how, "use_dora": how is True})
+
+
+def test_adapters_of_tied_weights_warn() -> None:
+    model = make_language_model(tie_word_embeddings=True)
+    for target in ("lm_head", "embed_tokens"):
+        with pytest.warns(UserWarning, match="tie_word_embeddings"):
+            make_policy(model, lora={"r": 4, "target_modules": [target]})
+
+
 def test_all_end_tokens_of_the_model_end_answers() -> None:
     def make(eos_token_id: Any, stop: Any = ()) -> Any:
         model = make_language_model(eos_token_id=eos_token_id)
