@@ -13,12 +13,13 @@ import sb3_grpo._layout  # noqa: F401  makes sb3_grpo.envs importable
 from sb3_grpo import presets
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.groups.samplers import StartSampler, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
-from sb3_grpo.starts.starts import SeedStart, SnapshotStart
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, UnequalStartError
 
 __version__ = (Path(__file__).resolve().parent / "version.txt").read_text().strip()
 
@@ -28,11 +29,13 @@ gym.register("sb3_grpo/VerifierText-v0", entry_point="sb3_grpo.envs.text.env:Ver
 __all__ = [
     "DAPO",
     "GRPO",
+    "EnvironmentFault",
     "SeedStart",
     "SnapshotStart",
     "StartQueue",
     "StartSampler",
     "TrainingCheckpoint",
+    "UnequalStartError",
     "VisitedStates",
     "__version__",
     "capture_starts",

@@ -110,14 +110,12 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
     try:
         return gym.spec(name)
     except gym.error.Error as error:
-        close = close_matches(name, gym.registry)
-        if close:
-            hint = f"Similar names: {', '.join(close)}"
-        elif module:
-            hint = f"{module} was imported, and does not register it"
-        else:
-            hint = f"If another package registers it, write MODULE:{env_id}; gymnasium.pprint_registry() lists the others"
-        raise UsageError(f"{error} {hint}") from error
+        hint = f"{module} was imported, and does not register it." if module else ""
+        if close := close_matches(name, gym.registry):
+            hint += f" Similar names: {', '.join(close)}."
+        if not module:
+            hint += f" If a module of yours or another package registers it, write MODULE:{env_id}."
+        raise UsageError(f"{error} {hint.strip()}") from error
 
 
 def policy_for(space: spaces.Space) -> str:

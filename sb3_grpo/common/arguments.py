@@ -2,11 +2,13 @@
 
 import functools
 import importlib.util
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from gymnasium.vector import VectorEnv
+from stable_baselines3 import PPO
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
@@ -16,9 +18,11 @@ from sb3_grpo.common.kl import KL_ESTIMATORS
 from sb3_grpo.common.losses import LOSS_WEIGHTS, POLICY_LOSSES
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.groups.samplers import StartSampler
+from sb3_grpo.starts.atari import maker_of
 from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
-from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, short_repr
+from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import name_of
+from sb3_grpo.utils.vec_envs import ask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -138,10 +142,21 @@ def refuse_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, T]], Ca
     """
 
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        known = inspect.signature(method).parameters
+        by_position = [name for name, each in known.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+
         @functools.wraps(method)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-            for name in others.keys() & kwargs:
-                raise TypeError(f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {others[name]}.")
+            for name in kwargs.keys() - known:
+                advice = f"{others[name]}." if name in others else did_you_mean(name, known)
+                raise TypeError(f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {advice}")
+            if more := args[len(by_position) :]:
+                of_ppo = [*inspect.signature(PPO.__init__).parameters][len(by_position) :]
+                named = ", ".join(f"{name}={short_repr(value)}" for name, value in zip(of_ppo, more, strict=False))
+                raise TypeError(
+                    f"{method.__qualname__}() takes only {', '.join(by_position[1:])} by position: name the others, which are "
+                    f"{named} in PPO."
+                )
             return method(*args, **kwargs)
 
         return checked
@@ -180,9 +195,11 @@ def check_env(env: Any, n_envs: int | None = None) -> None:
             f"make_group_env({env.__name__}, n_envs=16)."
         )
     if isinstance(env, VectorEnv):
+        spec = ask(None, getattr, env, "spec")
+        env_id = spec.id if spec else "ALE/Pong-v5" if type(env.unwrapped).__module__.startswith("ale_py") else "..."
         raise ValueError(
             f"env must be an environment or a VecEnv of Stable-Baselines3, got {type(env).__name__}, a vector environment of "
-            f'Gymnasium: write make_group_env("{env.spec.id if env.spec else "..."}", n_envs={env.num_envs}).'
+            f'Gymnasium: write {maker_of(env_id).__name__}("{env_id}", n_envs={env.num_envs}).'
         )
     parts = ("reset", "step", "observation_space", "action_space")
     missing = [] if isinstance(env, str) else [name for name in parts if not hasattr(env, name)]

@@ -65,8 +65,7 @@ def dead_groups_message(model: Any) -> str:
     :return: Why an update had nothing to learn from
     """
     if model.n_steps is not None:
-        wanted = "more exploration (ent_coef), a denser reward or a larger n_steps"
-        return f"no step differed from the others of its group. The task is solved, or needs {wanted}."
+        return f"no step differed from the others of its group{_why_alike(model.batch)}."
     low, high = model._outcome_range
     outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
     warm_start = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
@@ -76,3 +75,20 @@ def dead_groups_message(model: Any) -> str:
         f"succeeds: {warm_start if model.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
         "or a denser reward may help."
     )
+
+
+def _why_alike(batch: Any) -> str:
+    """
+    :param batch: Steps of an update, which all have the same advantage
+    :return: Why
+    """
+    rewards = batch.flatten(batch.rewards)
+    more = "more exploration (ent_coef) or a denser reward"
+    if rewards.min() != rewards.max():
+        return f". The task is solved, or needs a larger n_steps, {more}"
+    same = f": all rewards are {rewards[0].item():g}"
+    has_steps = batch.lengths > 0
+    if len(batch.going_on) == has_steps.sum() and not batch.truncated[has_steps].any():
+        n_steps = int(batch.lengths.max())
+        return f"{same}, and no episode has ended in these {n_steps} steps of each copy. It takes a larger n_steps, {more}"
+    return f"{same}, and no episode ended otherwise than the rest. The task is solved if that is the best, or needs {more}"

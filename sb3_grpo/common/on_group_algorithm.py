@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -366,6 +367,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
             raise ValueError(
                 f"VecNormalize would normalise the action masks {key!r}, too: name the other parts of the observation with "
                 "VecNormalize(env, norm_obs_keys=[...])."
+            )
+        if (n_processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+            warn_user(
+                f"WORLD_SIZE={n_processes}: each process trains a model of its own, with the same seed the same one. GRPO and "
+                "DAPO learn in one process, on one device."
             )
         goes_on = self._last_obs is not None and self._collector is not None
         if self.resumption is None:

@@ -1,7 +1,6 @@
 """SB3's actor-critic policies without the critic network."""
 
 import copy
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -34,7 +33,7 @@ from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributio
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.utils.action_masks import as_mask, forbidding_copy, n_choices
 from sb3_grpo.utils.devices import suitable_threads
-from sb3_grpo.utils.parameters import Number
+from sb3_grpo.utils.parameters import Number, did_you_mean
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import ask
@@ -195,8 +194,7 @@ class ActorPolicy(ActorCriticPolicy):
         """
         for name in kwargs.keys() - inspect.signature(ActorCriticPolicy).parameters:
             names = {known for each in cls.__mro__ for known in inspect.signature(each).parameters}
-            close = difflib.get_close_matches(name, names, n=1)
-            advice = cls.foreign_arguments.get(name) or (f"did you mean {close[0]!r}?" if close else "leave it out.")
+            advice = cls.foreign_arguments.get(name) or did_you_mean(name, names)
             raise TypeError(f"{cls.__name__} has no argument {name!r}: {advice}")
 
     @classmethod
@@ -333,9 +331,9 @@ class ActorPolicy(ActorCriticPolicy):
         action_masks = self.masks_of(obs, action_masks)
         if action_masks is None and self.has_masks:
             warn_user(
-                "The policy was trained with action masks and is used without: it may do what the environment forbids. Pass "
-                "them on, predict(..., action_masks=masks). SB3's evaluation does not: write evaluate_policy(Actor(model, env), "
-                "env), with Actor from sb3_grpo.common.acting, and MaskableEvalCallback of SB3-Contrib for EvalCallback."
+                "The policy was trained with action masks and is used without: it may do what the environment forbids. Write "
+                "predict(..., action_masks=masks). SB3's evaluation passes none on: write evaluate_policy(Actor(model, env), "
+                "env), with Actor from sb3_grpo.common.acting, and SB3-Contrib's MaskableEvalCallback for EvalCallback."
             )
         return distribution if action_masks is None else masked(distribution, action_masks, self.action_space)
 

@@ -350,8 +350,8 @@ def _with_lora(model: Any, lora: Any) -> nn.Module:
     if any(each.detach().sum(dtype=th.float64) != before for each, before in sums):
         warn_user(
             f"init_lora_weights={lora.init_lora_weights!r} changes the frozen weights of the {type(model).__name__}, and only "
-            "the adapter is saved: on the model's own weights it may be another policy. Save it merged, "
-            "copy.deepcopy(policy.language_model).merge_and_unload().save_pretrained(folder), or take another initialisation, such as True."
+            "the adapter is saved: on the model's own weights it may be another policy. Take another initialisation, such as "
+            "True, or save copy.deepcopy(policy.language_model).merge_and_unload()."
         )
     return adapted
 

@@ -98,8 +98,8 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
     raise ValueError(
         f"{METHOD}() of {ask_all(inner, 'env_name', type(inner).__name__)[0]} returns {short_repr(wrong.tolist())} "
         f"({wrong.size} entries) for copy {idx} of {len(masks)}. Actions of {env.action_space} in {env.num_envs} copies need "
-        f"{n_values} entries, True or False, one for each value of each part, in an array of the shape ({n_values},). To ignore "
-        "the masks: use_masking=False."
+        f"{n_values} entries, True or False, one for each value of each part, in an array of the shape ({n_values},). To "
+        "ignore the masks: use_masking=False."
     )
 
 

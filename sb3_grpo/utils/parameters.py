@@ -4,7 +4,7 @@ import difflib
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
@@ -26,6 +26,16 @@ def short_repr(value: Any) -> str:
         return f"{value!r:.80}"
     except Exception:  # an integer of thousands of digits, or an object whose __repr__ fails
         return object.__repr__(value)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """
+    :param name: An unknown name
+    :param known: The known ones
+    :return: The known one that may have been meant, or what to do if there is none
+    """
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else "leave it out."
 
 
 def _with_type(value: Any) -> str:

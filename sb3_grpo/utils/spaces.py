@@ -8,11 +8,11 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from torch import nn
 
-from sb3_grpo.utils.parameters import short_repr
-
 SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # Sides of the smallest images for NatureCNN
 _MIN_SIDE = 36
+# In characters
+_MAX_NAME = 80
 
 
 class SpaceError(ValueError):
@@ -25,6 +25,17 @@ def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
     :return: The spaces of a Dict by key, or the observation space with the key ``""``
     """
     return dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
+
+
+def name_of_space(space: spaces.Space) -> str:
+    """
+    :param space: Any space
+    :return: Its ``repr`` if that is short, or else its type, with the shape or the keys
+    """
+    if len(name := repr(space)) <= _MAX_NAME:
+        return name
+    more = f"entries {', '.join(space.spaces)}" if isinstance(space, spaces.Dict) else f"shape {space.shape}"
+    return f"{type(space).__name__} with the {more}"
 
 
 def check_spaces(observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -40,10 +51,10 @@ def check_spaces(observation_space: spaces.Space, action_space: spaces.Space) ->
         problem = _problem_of_observations(part) or _problem_of_both(part, "observations")
         if problem is not None:
             entry = f" of the entry {key!r}" if key else ""
-            raise SpaceError(f"The observations{entry} are {short_repr(part)}. {problem}")
+            raise SpaceError(f"The observations{entry} are {name_of_space(part)}. {problem}")
     problem = _problem_of_actions(action_space) or _problem_of_both(action_space, "actions")
     if problem is not None:
-        raise SpaceError(f"The actions are {short_repr(action_space)}. {problem}")
+        raise SpaceError(f"The actions are {name_of_space(action_space)}. {problem}")
 
 
 def _problem_of_observations(space: Any) -> str | None:
@@ -93,7 +104,7 @@ def check_extractor(extractor: type[nn.Module], space: spaces.Space, images: lis
     :param memory: What the names of policies have before "Policy": ``"Lstm"`` if the policy is recurrent
     :raises SpaceError: if it is for other observations
     """
-    is_dict, found = isinstance(space, spaces.Dict), short_repr(space)
+    is_dict, found = isinstance(space, spaces.Dict), name_of_space(space)
     if extractor is CombinedExtractor and not is_dict:
         kind = "Cnn" if images else "Mlp"
         raise SpaceError(

@@ -175,6 +175,18 @@ def test_arguments_that_only_ppo_or_the_policy_has() -> None:
                 algorithm("MlpPolicy", "Pendulum-v1", **{name: 0.5})
 
 
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO])
+def test_arguments_that_are_misspelled_or_not_named(algorithm: type[GRPO]) -> None:
+    for name, meant in {"groupsize": "group_size", "n_step": "n_steps", "batchsize": "batch_size"}.items():
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}': did you mean '{meant}'"):
+            algorithm("MlpPolicy", ToyEnv(), **{name: 8})
+    message = (
+        "takes only policy, env, learning_rate by position: name the others, which are n_steps=2048, batch_size=64 in PPO"
+    )
+    with pytest.raises(TypeError, match=message):
+        algorithm("MlpPolicy", ToyEnv(), 3e-4, 2048, 64)  # type: ignore[misc]
+
+
 def test_a_parameter_of_a_subclass_is_its_own_business() -> None:
     class Own(GRPO):
         def __init__(self, *args: Any, extra: int = 0, **kwargs: Any):
@@ -214,6 +226,15 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
     assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
 
 
+class AtariLike(gym.vector.VectorEnv):
+    """As ale_py's AtariVectorEnv, which has no specification if it was made by its class."""
+
+    num_envs = 4
+
+
+AtariLike.__module__ = "ale_py.vector_env"
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -227,6 +248,7 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
             r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
         ),
         (gym.make_vec("CartPole-v1", 4), "got CartPoleVectorEnv, a vector environment"),
+        (AtariLike(), r'write make_atari_group_env\("ALE/Pong-v5", n_envs=4\)'),
         ("NoSuchEnv-v0", "env='NoSuchEnv-v0' cannot be made: .*NoSuchEnv"),
         ("", "env='' cannot be made"),
     ],

@@ -313,7 +313,7 @@ def test_masks_that_cannot_be_used() -> None:
         (lambda self: np.ones(7), r"of Returns returns .* \(7 entries\) .* Actions of Discrete\(6\) in 4 copies need 6"),
         (lambda self: None, r"action_masks\(\) of Returns returns \[None\] \(1 entries\)"),
         (lambda self: None if self.time else self.allowed, r"action_masks\(\) of Returns returns \[None\]"),
-        (lambda self: ([1, 0], [1]), r"of Returns returns \[1, 0, 1\] \(3 entries\) for copy 0 of 4.* array of the shape \(6,\)"),
+        (lambda self: ([1, 0], [1]), r"of Returns returns \[1, 0, 1\] \(3 entries\) for copy 0 .* of the shape \(6,\)"),
         (lambda self: ["yes"] * 6, r"returns \['yes', .* \(6 entries\).* need 6 entries, True or False"),
         (lambda self: 2 * self.allowed, r"returns \[.*2.*\] \(6 entries\).* need 6 entries, True or False"),
         (lambda self: np.where(self.allowed, 0.0, -np.inf), r"returns \[.*-inf.* need 6 entries, True or False"),

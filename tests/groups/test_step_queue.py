@@ -222,7 +222,8 @@ def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     with th.no_grad():
         model.policy.action_net.bias[0] = 0.1  # as after a warm start
     before = parameters_of(model)
-    with pytest.warns(UserWarning, match="No update at 64 steps: no step differed from the others of its group"):
+    said = f"No update at 64 steps: no step differed from the others of its group: all rewards are {reward:g}, and no episode"
+    with pytest.warns(UserWarning, match=f"{said} has ended in these 16 steps of each copy. It takes a larger n_steps"):
         model.learn(128)
     assert th.equal(parameters_of(model), before) and model._n_updates == 0
 

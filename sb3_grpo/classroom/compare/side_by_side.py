@@ -29,7 +29,7 @@ def side_by_side(results: Results) -> "pd.DataFrame":
         "Dead groups": _dead_groups,
         "Loss averaged over": _loss_average,
         "Group size": lambda algo, settings: settings.get("group_size", ""),
-        "Copies of the environment": lambda algo, settings: settings.get("n_envs", ""),
+        "Copies of the environment": lambda algo, settings: settings.get("n_envs", "None").replace("None", "1"),
         "Minibatch (steps)": lambda algo, settings: settings.get("batch_size", "").replace("None", "all"),
         "Epochs": lambda algo, settings: settings.get("n_epochs", ""),
     }
