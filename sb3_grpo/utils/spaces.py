@@ -35,7 +35,7 @@ def name_of_space(space: spaces.Space) -> str:
     if len(name := repr(space)) <= _MAX_NAME:
         return name
     more = f"entries {', '.join(space.spaces)}" if isinstance(space, spaces.Dict) else f"shape {space.shape}"
-    return f"{type(space).__name__} with the {more}"
+    return f"a {type(space).__name__} with the {more}"
 
 
 def check_spaces(observation_space: spaces.Space, action_space: spaces.Space) -> None:

@@ -190,6 +190,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
     ("env", "options", "hint"),
     [
         ("cartpole-v1", (), "Similar names: CartPole-v1"),
+        ("Boat-v0", (), "registers it, write MODULE:Boat-v0"),
         ("LunarLander-v2", (), "Please use `LunarLander-v3`"),
         ("PongNoFrameSkip-v4", (), "PongNoFrameskip-v4"),
         ("json:qqqqqqq", (), "json was imported, and does not register it"),

@@ -11,10 +11,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toy_envs import TINY, ToyEnv
+from toy_envs import TINY, SpacesEnv, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli.settings import known_settings
@@ -256,6 +257,20 @@ AtariLike.__module__ = "ale_py.vector_env"
 def test_environments(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO("MlpPolicy", env)
+
+
+def test_processes_of_torchrun_are_told_that_each_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="WORLD_SIZE=2: each process trains a model of its own"):
+        GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY).learn(8)
+
+
+def test_messages_do_not_break_off_in_the_middle_of_a_space() -> None:
+    space = spaces.Dict({f"part{i}": spaces.Box(np.arange(5.0), np.arange(5.0) + 1, dtype=np.float64) for i in range(3)})
+    with pytest.raises(ValueError, match=r"are a Dict with the entries part0, part1, part2: write "):
+        GRPO("MlpLstmPolicy", SpacesEnv(space, spaces.Discrete(2)))
+    with pytest.raises(ValueError, match=r"and the observations are a Box with the shape \(40,\): write "):
+        GRPO("CnnPolicy", SpacesEnv(spaces.Box(np.arange(40.0), np.arange(40.0) + 1, dtype=np.float64), spaces.Discrete(2)))
 
 
 def test_copies_are_for_ids() -> None:
