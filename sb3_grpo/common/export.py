@@ -145,10 +145,10 @@ def _samples(space: spaces.Space) -> np.ndarray:
 
 
 def _mask_samples(space: spaces.Space) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    parts = [np.eye(size, dtype=bool)[rng.integers(size, size=N_SAMPLES)] for size in n_choices(space)]
-    allowed = np.concatenate(parts, axis=1)
-    return allowed | (rng.random(allowed.shape) < 0.5)
+    sizes = n_choices(space)
+    masks = _samples(spaces.MultiBinary(sum(sizes))).astype(bool)
+    masks[:, np.cumsum([0, *sizes[:-1]])] = True  # something of each part has to be allowed
+    return masks
 
 
 def _compare(session: Any, model: Any, samples: dict[str, np.ndarray], masks: str | None) -> None:

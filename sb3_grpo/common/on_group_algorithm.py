@@ -654,7 +654,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 raise  # before the first step: the next learn() resumes the training
             # The error may have come in the middle of a step: the next learn() begins with new episodes
             self._last_obs = None
-            fault = None if self._collector is None else self._collector.fault_of(error)
+            fault = None if self._collector is None else self._collector.guarded.fault_of(error, self._collector.time)
             # Ctrl-C also ends the processes of a SubprocVecEnv
             with suppress(OSError, EOFError):
                 if self._collector is not None:

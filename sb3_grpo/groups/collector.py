@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrap
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.groups.dispatcher import StartDispatcher
-from sb3_grpo.groups.faults import EnvironmentFault, GuardedEnv
+from sb3_grpo.groups.faults import GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
@@ -205,10 +205,6 @@ class GroupCollector:
             if episode is not None:
                 named[idx] |= {"group": episode.group.number, "group_member": episode.member}
         return named
-
-    def fault_of(self, error: BaseException) -> EnvironmentFault | None:
-        """See :meth:`GuardedEnv.fault_of`."""
-        return self.guarded.fault_of(error, self.time)
 
     def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:
         """

@@ -12,7 +12,7 @@ from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import compare_traces, describe_difference
 from sb3_grpo.starts.start_queue import QueuedStart, ensure_start_queues
 from sb3_grpo.starts.starts import UnequalStartError
-from sb3_grpo.utils.vec_envs import ask, ask_all, call, innermost, offers
+from sb3_grpo.utils.vec_envs import ask, call, innermost, names_of, offers
 
 _HOW_TO_START_ALIKE = (
     "Either make reset(seed=...) of the environment reproducible (draw every random number from self.np_random, or from a "
@@ -68,10 +68,7 @@ class StartDispatcher:
     def _queue(self, episode: Episode) -> None:
         group = episode.group
         assert group.start is not None
-        probe = group.probe
-        if probe is not None:
-            n_other_steps = 1 + (probe.seed + episode.member) % probe.n_steps
-            probe = probe._replace(other_seed=episode.id, n_other_steps=n_other_steps)
+        probe = group.probe and group.probe.of_member(episode.id, episode.member)
         start = QueuedStart(episode.id, group.start, group.noise_seed, group.number, episode.member, probe)
         self._queued[episode.id] = episode
         if self._shared is not None:
@@ -124,7 +121,7 @@ class StartDispatcher:
                 episode.group.trace = trace
             difference = compare_traces(episode.group.trace, trace)
             if difference is not None:
-                raise UnequalStartError(describe_difference(self._name_of(episode.env), difference))
+                raise UnequalStartError(describe_difference(names_of(self.env)[episode.env], difference))
         observations = self._copies.get_attr("first_observation", [episode.env for episode in episodes]) if episodes else []
         for episode, observation in zip(episodes, observations, strict=True):
             first = episode.group.first_observation
@@ -136,12 +133,9 @@ class StartDispatcher:
             difference = first_difference(first, observation, "the first observation")
             if difference is not None:
                 raise UnequalStartError(
-                    f"{self._name_of(episode.env)}: two members of a group did not begin alike from {episode.group.start}: "
-                    f"{difference}. {_HOW_TO_START_ALIKE}"
+                    f"{names_of(self.env)[episode.env]}: two members of a group did not begin alike from "
+                    f"{episode.group.start}: {difference}. {_HOW_TO_START_ALIKE}"
                 )
-
-    def _name_of(self, idx: int) -> str:
-        return ask_all(self._copies, "env_name", f"{type(self._copies).__name__}, copy {idx}")[idx]
 
     def clear(self) -> None:
         """Remove all starts that no copy has begun, to leave the copies to other code."""

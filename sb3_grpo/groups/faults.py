@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_grpo.utils.vec_envs import ask_all, innermost, offers, overrides_step
+from sb3_grpo.utils.vec_envs import innermost, names_of, offers, overrides_step
 
 # Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
@@ -58,7 +58,7 @@ class GuardedEnv:
         # A layer with a step of its own has no time limit in subprocesses
         self._splits_steps = not overrides_step(env)
         # A copy that has failed can no longer be asked
-        self._names = ask_all(self._copies, "env_name", type(self._copies).__name__)
+        self._names = names_of(env)
         default = math.inf if self._processes is None else PROCESS_TIMEOUT
         said = vars(self._copies).get("step_timeout")
         self.seconds: float = default if said is None else said

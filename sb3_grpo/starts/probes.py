@@ -47,6 +47,14 @@ class Probe(NamedTuple):
     other_seed: int = 0
     n_other_steps: int = 1
 
+    def of_member(self, episode_id: int, member: int) -> "Probe":
+        """
+        :param episode_id: id of an episode from the start
+        :param member: its number in the group
+        :return: the probe before this episode
+        """
+        return self._replace(other_seed=episode_id, n_other_steps=1 + (self.seed + member) % self.n_steps)
+
 
 def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
     """

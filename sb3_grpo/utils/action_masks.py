@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.utils.parameters import short_repr
-from sb3_grpo.utils.vec_envs import ask, ask_all, call, innermost, offers
+from sb3_grpo.utils.vec_envs import ask, call, innermost, names_of, offers
 
 # Name of the method with which an environment says what it allows
 METHOD = "action_masks"
@@ -96,7 +96,7 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
         return np.stack(masks)  # type: ignore[arg-type]
     wrong = _flat(given[idx]) if given else np.empty(0)
     raise ValueError(
-        f"{METHOD}() of {ask_all(inner, 'env_name', type(inner).__name__)[0]} returns {short_repr(wrong.tolist())} "
+        f"{METHOD}() of {names_of(env)[0]} returns {short_repr(wrong.tolist())} "
         f"({wrong.size} entries) for copy {idx} of {len(masks)}. Actions of {env.action_space} in {env.num_envs} copies need "
         f"{n_values} entries, True or False, one for each value of each part, in an array of the shape ({n_values},). To "
         "ignore the masks: use_masking=False."

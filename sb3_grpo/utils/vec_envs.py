@@ -71,6 +71,15 @@ def ask_all(env: VecEnv, name: str, default: Any) -> list[Any]:
     return ask(others, env.get_attr, name) if offers(env, name) else others
 
 
+def names_of(env: VecEnv) -> list[str]:
+    """
+    :param env: A vectorized environment
+    :return: The name of each copy, for messages
+    """
+    inner = innermost(env)
+    return ask_all(inner, "env_name", type(inner).__name__)
+
+
 def call(env: VecEnv, name: str, *args: Any, indices: Any = None) -> list[Any]:
     """
     :param env: A vectorized environment

@@ -226,9 +226,7 @@ def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     with pytest.warns(UserWarning, match=f"{said} has ended in these 16 steps of each copy. It takes a larger n_steps"):
         model.learn(128)
     assert th.equal(parameters_of(model), before) and model._n_updates == 0
-    with pytest.warns(
-        UserWarning, match="all rewards are 0, and no episode ended otherwise .* solved if that is the best"
-    ):
+    with pytest.warns(UserWarning, match="all rewards are 0, and no episode ended otherwise .* solved if that is the best"):
         make_model(env_kwargs={"length": 4, "reward": 0.0}, n_steps=16).learn(64)
 
 
