@@ -41,7 +41,7 @@ from sb3_grpo.common.recurrent import (
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
-from sb3_grpo.groups.collector import GroupCollector
+from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY, GroupCollector
 from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
@@ -58,9 +58,6 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 # Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and its
 # maximum
 STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
-# Its minimum number of steps of each copy. With many copies that begin together, a shorter update sees a moment of the
-# episode only, and unlearns what other moments have taught
-MIN_STEPS_PER_COPY = 16
 # Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout
 MAX_DIST_INPUTS_BYTES = 2**22
 # With max_sampling_rounds=None: give up after this many steps of a rollout without a live group

@@ -18,10 +18,15 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import NextLife, StartNotSupportedError
 from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
 from sb3_grpo.utils.spaces import parts_of
+from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import ask, ask_all, call, copied, innermost, offers, own_observations
 
 # A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
+
+# Steps of each copy, up to which an update of copies that are in lockstep sees a moment of the episode only, and unlearns what
+# other moments have taught
+MIN_STEPS_PER_COPY = 16
 
 # What a checkpoint stores of it, besides its parts
 _STATE = ("episodes", "in_groups", "time", "outcome", "_n_update_steps", "_staggers")
@@ -58,7 +63,9 @@ class GroupCollector:
             for key, part in parts_of(env.observation_space).items()
             if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating)
         ]
-        self._staggers = settings.n_steps is not None and self._can_stagger()
+        # If episodes are branched, copies are at different steps anyway
+        branches = settings.sampler is not None and settings.sampler.captures_states
+        self._staggers = settings.n_steps is not None and not branches
         self.has_masks = settings.use_masking and offers_masks(env)
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
@@ -327,9 +334,8 @@ class GroupCollector:
         )
 
     def _can_stagger(self) -> bool:
-        # If episodes are branched, copies are at different steps anyway. VecMonitor would report the pieces
-        sampler = self.settings.sampler
-        if (sampler is not None and sampler.captures_states) or unwrap_vec_wrapper(self.env, VecMonitor) is not None:
+        # VecMonitor would report the pieces
+        if unwrap_vec_wrapper(self.env, VecMonitor) is not None:
             return False
         return offers(self._copies, "cut_after") and all(ask_all(self._copies, "allow_early_resets", True))
 
@@ -350,6 +356,14 @@ class GroupCollector:
         if length <= self._n_update_steps or 2 * len(together) <= self.env.num_envs:
             return
         self._staggers = False
+        if not self._can_stagger():
+            if self._n_update_steps < MIN_STEPS_PER_COPY:
+                warn_user(
+                    f"The copies end their episodes together, after {length} steps, and an update sees {self._n_update_steps} "
+                    f"of them: it unlearns what others have taught. Take n_steps={MIN_STEPS_PER_COPY} or more, or let the "
+                    "first episodes of the copies begin at different steps."
+                )
+            return
         for place, idx in enumerate(together[:-1].tolist(), start=1):
             call(self._copies, "cut_after", -(-int(length) * place // len(together)), indices=idx)
 

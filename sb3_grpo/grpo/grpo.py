@@ -30,13 +30,14 @@ from sb3_grpo.common.losses import (
     policy_losses,
     step_weights,
 )
-from sb3_grpo.common.on_group_algorithm import MIN_STEPS_PER_COPY, STEPS_PER_UPDATE, OnGroupAlgorithm
+from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, draw_head
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.saved_algorithm import check_algorithm
 from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, ValueRegression
+from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start

@@ -92,6 +92,23 @@ def test_environments_that_are_not_to_be_reset_early_are_left_alone() -> None:
     assert all(len({*places}) == 1 for places in places_of(env).places)
 
 
+@pytest.mark.parametrize(
+    ("make_env", "n_steps", "is_said"),
+    [
+        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 8, True),
+        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 16, False),
+        (lambda: toy(length=20), 8, False),
+    ],
+    ids=["a moment", "enough steps", "staggered"],
+)
+def test_short_updates_of_copies_in_lockstep_are_said(
+    make_env: Any, n_steps: int, is_said: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    places_of(make_env(), unrelated_starts=True, n_steps=n_steps)
+    said = [str(each.message) for each in recwarn if "together, after 20 steps" in str(each.message)]
+    assert len(said) == is_said
+
+
 def test_copies_are_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []
     original = StartQueue.cut_after
