@@ -166,7 +166,7 @@ def _save_episodes(model: Any) -> bytes:
     :return: The groups and episodes in progress
     :raises _NoEpisodesError: if they cannot be saved
     """
-    copies = innermost(model.env)
+    copies: Any = innermost(model.env)
     if ask(False, hasattr, copies, "state_dict"):
         episodes = copies.state_dict()
     elif offers(copies, "save_episode"):
@@ -198,7 +198,7 @@ def _load_episodes(model: Any, saved: bytes | None, differs: str | None) -> None
         raise _NoEpisodesError(differs)
     episodes, collector, buffer = pickle.loads(saved)
     model.begin_groups()
-    copies = innermost(model.env)
+    copies: Any = innermost(model.env)
     if ask(False, hasattr, copies, "load_state_dict"):
         copies.load_state_dict(episodes)
     else:
