@@ -24,14 +24,14 @@ ACCEPTED = (
 TAKEN_BACK = (
     *("not {}", "{} or {1}", "{1} or {}", "either {} or {1}", "{}, {1}", "{1}, {}", "{}; {1}", "{}\n{1}", "{1}\n{}"),
     *("{} {1}", "maybe {}", "{}?", "{}!", "~{}", r"\pm {}", r"$\pm{}$", "±{}", "<{}", ">= {}", r"\approx {}", "about {}"),
-    *("{}j", "{}_{{7}}", "[{}]", r"\{{{}\}}", r"\{{{},{1}\}}", "{} apples", "{} km", "{} = {1}", "{1} = {}", "{} != {1}"),
+    *("{}j", "{}_{{7}}", "[{}]", r"\{{{}\}}", r"\{{{},{1}\}}", "{} apples", "{} million", "{} = {1}", "{1} = {}", "{} != {1}"),
     *(r"{} \neq {1}", r"\boxed{{{1}}}\boxed{{{}}}", r"\boxed{{{}}} or {1}", r"not \boxed{{{}}}"),
-    *(r"It is never $\boxed{{{}}}$", r"\boxed{{{}", r"\boxed{{{} or {1}}}", "#### {1}\n#### {}", "#### {} or {1}"),
-    *("The answer is not {}", "The answer is {1}. The answer is {}.", "I doubt that the answer is {}"),
+    *(r"It is never $\boxed{{{}}}$", r"\boxed{{{}", r"\boxed{{{} or {1}}}", "#### {}\n#### {1}", "#### {} or {1}"),
+    *("The answer is not {}", "The answer is {}. The answer is {1}.", "I doubt that the answer is {}"),
     *("The answer is {} or {1}", "I do not know, {}", "{} is wrong", "it is wrong to say {}", "({}) or ({1})"),
     *(r"{} \lor {1}", r"{} \cup {1}", "{}, or rather {1}", "{}..{1}", "{} - {1} + {1}", "{} + 0*x", "0 + {}", "1*{}"),
-    *("-(-{})", "{}**1", "{}^1", "{}/1", "import os; {}", "__import__('os') or {}", "{} #", "'{}'", '"{}"', "f({})"),
-    *("print({})", "[{}][0]", "{} if True else {1}", "<b>{}</b>", "{{{{{}}}}}", "{}\u200b", "\u202e{}", "{}\x00", "{}e0e0"),
+    *("import os; {}", "__import__('os') or {}", "{} #", "'{}'", "f({})"),
+    *("print({})", "[{}][0]", "{} if True else {1}", "<b>{}</b>", "{{{{{}}}}}", "\u202e{}", "{}\x00", "{}e0e0"),
     *("0x{}"),
 )
 NOISE = "0123456789+-*/^_=<>(){}[]$\\,.;:!?%&|#~'\" abcxyzijnotorπ\u00d7\u2212\n\t"

@@ -367,7 +367,16 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     if verifier == "exact":
         return Scorer(is_equivalent, task.reference), True
     if verifier == "math":
-        return Scorer(make_math_verifier(), task.reference, "math"), False
+        scorer = Scorer(make_math_verifier(), task.reference, "math")
+        from sb3_grpo.envs.verifiers.markup import reference_answer  # needs the extra text, as does the verifier
+
+        lost = [item.answer for item in task.longest_items() or () if item.answer and not reference_answer(item.answer)]
+        if lost:
+            warn_user(
+                f"The verifier math finds no answer in {len(lost)} references, so that no answer to them is right. "
+                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. The first such reference: {lost[0]!r:.200}"
+            )
+        return scorer, False
     if callable(verifier):
         return Scorer(verifier, task.reference), False
     raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")

@@ -1,162 +1,213 @@
-"""Finds the single final answer in a text, and takes off the markup around it. docs/text_tasks.md explains this in words."""
+"""One way to write each text, and the answer that a text gives in the end. docs/text_tasks.md explains this in words."""
+
+# ruff: noqa: RUF001  the signs that are replaced
 
 import re
 import sys
+import unicodedata
 
 import cloudpickle
+from latex2sympy2_extended.math_normalization import extract_boxed_content
 
 # The process that runs verifiers does not import this package: it is sent the functions below
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-# Longer answers are endless reasoning, or designed to take time
-_MAX_LENGTH = 500
-# Of markup
-_MAX_LAYERS = 6
+NUMBER = r"(?:\d+\.?\d*(?:[eE][-+]?\d{1,3}(?!\d))?|\.\d+)"
+FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)|sinh|cosh|tanh|log|ln|exp|sqrt"
 
-# Other ways to write the same
-_CHARACTERS = str.maketrans(
-    {
-        "\u2212": "-",
-        "\u2013": "-",
-        "\u00a0": " ",
-        "π": r"\pi ",
-        "\u00d7": r"\times ",
-        "·": r"\cdot ",
-        "÷": r"\div ",
-        "√": r"\sqrt ",
-    }
-    | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "\u222a": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "}
-    | {"∞": r"\infty ", "°": r"^\circ ", "²": "^2 ", "³": "^3 "}
-)
-_SYNONYMS = [
-    (re.compile(pattern, re.ASCII), same)
-    for pattern, same in (
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\(?:text(?:bf|it|rm|sf|tt|normal)|math(?:rm|bf|it|sf)|mbox|emph|underline|bm|boldsymbol)\s*\{", r"\\text{"),
-        (r"\\(?:(?:display|text)style|left|right|[bB]igg?[lr]?)(?![A-Za-z])", ""),
-        (r"\\(l|g|n)eq(?![A-Za-z])", r"\\\1e"),
-        (r"<=", r"\\le "),
-        (r">=", r"\\ge "),
-        (r"\\lt(?![A-Za-z])", "<"),
-        (r"\\gt(?![A-Za-z])", ">"),
-        (r"\\varnothing", r"\\emptyset"),
-        (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ"),
-        # Between thousands, and elsewhere
-        (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ","),
-        (r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])", " "),
-        (r"(?i)(?<=\d)\s*(?:percent\b|\\text\s*\{\s*(?:percent|\\?%)\s*\})", "%"),
-        (r"\\text\s*\{\s*(and|or)\s*\}", r" \1 "),
-        # The announcement of an answer, and what is only printed upright. After a number, a letter is a unit
-        (r"(?i)\\text\s*\{([^{}]*\banswer\b[^{}]*)\}", r"\1"),
-        (r"(?<![\d}])\\text\s*\{\s*([A-Za-z]|[\d.]+)\s*\}", r"\1"),
-    )
+# Pattern -> what is written instead, one after the other. ␣ is a blank at the end
+_TABLE = r"""
+[⁰¹²³⁴-⁹⁺⁻ⁿ]+ -> ^{\g<0>}
+[₀-₉]+ -> _{\g<0>}
+[¼-¾⅐-⅞] -> ␣\g<0>
+(?<![.,;\s])\s*[.,;]\s*$|^\s*"|"\s*$ ->
+^\s*(?i:so|thus|hence|therefore|then)\b,?\s* ->
+[\u200b-\u200d\u2060\ufeff] ->
+[−–] -> -
+[⁄÷] -> /
+[×·⋅∙] -> *
+。 -> .
+∪ -> \\cup␣
+∅ -> \\emptyset␣
+∞ -> \\infty␣
+≤ -> \\le␣
+≥ -> \\ge␣
+≠ -> \\ne␣
+± -> \\pm␣
+≡ -> \\equiv␣
+∈ -> =
+√\s*(\d+) -> \\sqrt{\1}
+√ -> \\sqrt␣
+° -> \\text{degree}
+α -> \\alpha␣
+β -> \\beta␣
+γ -> \\gamma␣
+δ -> \\delta␣
+ε -> \\epsilon␣
+θ -> \\theta␣
+λ -> \\lambda␣
+μ -> \\mu␣
+π -> \\pi␣
+ρ -> \\rho␣
+σ -> \\sigma␣
+τ -> \\tau␣
+φ -> \\phi␣
+ω -> \\omega␣
+Δ -> \\Delta␣
+Ω -> \\Omega␣
+(?<![\w)}*_`])(\*{1,3}|_{1,2}|`+)(?=[^\s*_`])([^*`\n]*?[^\s*_`])\1(?![\w({]) -> \2
+\\\\\s*\[[^\[\]]*\] -> \\\\
+(?<!\\)\\[()\[\]] -> ␣
+(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!|\s)(?=\d{3}(?![\d/])) -> ,
+(?<![\w.,(\[])(?<!\\\{)(\d{1,3}),(\d{3})(?:,(\d{3}))?(?:,(\d{3}))?(?:,(\d{3}))?(?![\d,]) -> \1\2\3\4\5
+\\text\s*\{\s*\\?\$\s*\}|^\$(?=[\d.]+\s*$) -> \\$
+\\\$\s*(\d[\d.]*|\.\d+) -> \1\\text{dollar}
+\\?\$ ->
+\\!|\\(?:(?:display|text)style|left|right|[bB]igg?[lr]?)(?![A-Za-z]) ->
+(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|(?<=\S)~(?=\S) -> ␣
+\\(?:math(?:rm|bf|it|sf)|bm|boldsymbol)\s*\{\s*(\w)\s*\} -> ␣\1␣
+\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf)|mbox|emph)\s*\{\s* -> \\text{
+(?<![\w}])\\text\{([A-Za-z]|[^A-Za-z{}]*\d[^A-Za-z{}]*)\s*\} -> \1
+\\text\{([A-Za-z/ ]+)\^\{?(\d)\}?\s*\} -> \\text{\1\2}
+^\\text\{((?:[^{}]|\{[^{}]*\})*)\}$ -> \1
+(?<=\d)\s*(?:\\text\{)?[aA]\.?\s?[mM](?![A-Za-z])\.?\s*\}? -> ␣am
+(?<=\d)\s*(?:\\text\{)?[pP]\.?\s?[mM](?![A-Za-z])\.?\s*\}? -> ␣pm
+\s!=|(?<!\d)!= -> \\ne␣
+<=|\\leq(?:slant)?(?![A-Za-z]) -> \\le␣
+>=|\\geq(?:slant)?(?![A-Za-z]) -> \\ge␣
+\\neq(?![A-Za-z]) -> \\ne␣
+\\lt(?![A-Za-z]) -> <
+\\gt(?![A-Za-z]) -> >
+\\in(?![A-Za-z]) -> =
+\\(?:times|cdot|ast)(?![A-Za-z]) -> *
+\\div(?![A-Za-z]) -> /
+\\(?:bar|dot)(?![A-Za-z]) -> \\overline
+\\varnothing -> \\emptyset
+\((\w+)\)\s*_ -> \1_
+^\(?([A-Z])\)$ -> \1
+\*\* -> ^
+\\[lr]?vert(?![A-Za-z]) -> |
+\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z]) -> \\text{degree}
+(?<=[\d}])\s*(?:\\?%|percent\b|\\text\{(?:percent|\\?%)\s*\}) -> %
+(?<![\\A-Za-z])(arc(?=sin|cos|tan)|)(sinh?|cosh?|tanh?|cot|sec|csc|log|ln|exp|sqrt|pi)(?![A-Za-z]) -> \\\1\2␣
+(?:\\left\s*)?\[?\s*\\begin\{(?:array\}\s*\{[^{}]*\}|[pb]?matrix\}) -> ((
+\\end\{(?:array|[pb]?matrix)\}\s*\]? -> ))
+\\\\ -> ),(
+& -> ,
+\\[dtc]frac(?![A-Za-z]) -> \\frac
+\\frac\s*(\d) -> \\frac{\1}
+(\\frac\s*\{[^{}]*\})\s*(\w) -> \1{\2}
+\\sqrt\s*\(([^()]*)\) -> \\sqrt{\1}
+\\sqrt\s*(\w) -> \\sqrt{\1}
+\^\s*\(([^()]*)\) -> ^{\1}
+([_^])\s*(-?\d+|[A-Za-z]) -> \1{\2}
+(?<![\w.)}^/])(\d+)\s*/\s*(\d+)(?![\w.(/]) -> \\frac{\1}{\2}
+(?<=\d)\s+(?=\\frac) ->
+\\p?mod\s*\{?\s*(\w+)\s*\}?|\(mod\s*(\w+)\s*\)|(?<![\\A-Za-z(])mod\s+(\w+) -> mod\1\2\3
+\\log_\{(\d+)\}\s*(\d+) -> \\log_{\1}(\2)
+(?<=_\{)\\text\{two\} -> 2
+(?<=_\{)\\text\{three\} -> 3
+(?<=_\{)\\text\{four\} -> 4
+(?<=_\{)\\text\{five\} -> 5
+(?<=_\{)\\text\{six\} -> 6
+(?<=_\{)\\text\{seven\} -> 7
+(?<=_\{)\\text\{eight\} -> 8
+(?<=_\{)\\text\{nine\} -> 9
+(?<=_\{)\\text\{sixteen\} -> 16
+^((?:(?!\\pm)[^,])*)\\pm((?:(?!\\pm)[^,])*)$ -> \1+\2,\1-\2
+;(?!.*(?:[<>]|\\[lg]e)) -> ,
+,?\s*(?:\bor\b|\\text\{or\s*\})(?=.*(?:[<>]|\\[lg]e)) -> ;
+,?\s*(?:\band\b|\bor\b|\\text\{(?:and|or)\s*\}) -> ,
+(?<=\d)(?=(?:[ckm]m|[km]?g|m?l|ft|mph)(?![A-Za-z])) -> ␣
+(?<=[\s{/])km(?![A-Za-z]) -> kilometer
+(?<=[\s{/])cm(?![A-Za-z]) -> centimeter
+(?<=[\s{/])mm(?![A-Za-z]) -> millimeter
+(?<=[{/])m(?![A-Za-z])|(?<=[\d\s])m(?=/(?:s|h|min)(?![A-Za-z])) -> meter
+(?<=[\s{/])kg(?![A-Za-z]) -> kilogram
+(?<=[{/])g(?![A-Za-z]) -> gram
+(?<=[{/])[lL](?![A-Za-z]) -> liter
+(?<=[\s{/])m[lL](?![A-Za-z]) -> milliliter
+(?<=[\s{/])(?:ft|feet)(?![A-Za-z]) -> foot
+(?<=[\s{])mph(?![A-Za-z]) -> mile/hour
+(?<=[\s{/])hrs?(?![A-Za-z]) -> hour
+(?<=[{/])h(?![A-Za-z]) -> hour
+(?<=[\s{/])min(?![A-Za-z]) -> minute
+(?<=[\s{/])sec(?![A-Za-z]) -> second
+(?<=[{/])s(?![A-Za-z]) -> second
+\s*\bper\s+ -> /
+(met|lit)re -> \1er
+\binches\b -> inch
+(?<=[a-z]{3})s(?=\s*(?:[}/,\d]|$)) ->
+square\s+([a-z]+) -> \g<1>2
+cubic\s+([a-z]+) -> \g<1>3
+(?<=[\d}])\s+([A-Za-z]{4}[A-Za-z /]*)(?:\^\{(\d)\})? -> \\text{\1\2}
+\\text\{([^{}]*?)\s*\}\^\{(\d)\} -> \\text{\1\2}
+\\text\{([^{}]*?)\s+\} -> \\text{\1}
+(?<=\})\s+(?=\d) ->
+"""
+_SAME = [
+    (re.compile(pattern, re.ASCII), same.strip().replace("␣", " "))
+    for pattern, same in (line.split(" ->") for line in _TABLE.strip().splitlines())
 ]
-# Around an answer
-_PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")]
-_PAIRS += [(mark, mark) for mark in ("***", "**", "*", "__", "_", "```", "`")]
-_AROUND = re.compile(r"\\(?:text|boxed|fbox)\s*\{")
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_PHRASE = re.compile(r"(?i)(?<![A-Za-z])answer[*_`]*\s*(?:is\s*:|is\b|:|=|\n)")
-_BEFORE_PHRASE = re.compile(
-    r"(?i)(?:[\s,:*#_`>-]|(?:so|thus|hence|then|therefore|and|finally|in conclusion|the|my|our|final|correct|right)\b)*"
+_SENTENCE = re.compile(r"(?<=[.!?。])\s+|\n+")
+_ANNOUNCED = re.compile(
+    r"(?i)(?:.*[,;:]\s+)??(?:[\s#>*_`$-]|\\text\w*\{|(?:so|thus|hence|then|therefore|and|finally|is|the|my|our|final|correct|right)\b)*"
+    r"(?:(?:answer|result|solution|choice|total|value|matrix|最?终?答案)[*_`\s]*(?:(?:is|are)\b\s*:?|[:：=是]+|(?<=\s)(?!of\b))|#{4}|"
+    r"(?:the|it)\s+(?:(?!(?:not|never|wrong|false|incorrect|doubt)\b)[^\s,;:]+\s+)*?(?:is|are|was|equals|costs|takes|gives|yields))[*_`}\\\s]*(?<!\\)(.*?)[*_`.\s]*"
+    r"(?:,?\s+(?:because|since|as|which)\b.*)?"
 )
-# Right before a box, these retract its content
+_MARKED = re.compile(r"(\*\*|`|(?<!\\)\$)((?:[^*`$]|\\\$)+)\1")
+# What retracts an answer, or changes a number that it follows
 _TAKEN_BACK = re.compile(
-    r"(?i)(?:\b(?:not|never|nor|neither|either|or|maybe|perhaps|possibly|except|unless|than|about|around|approximately|roughly|"
-    r"almost|wrong|incorrect|false)|n't|[<>~≈±]|\\(?:ne|le|ge|approx|pm|sim|lnot|neg)|[-+*/^!_])\W*$"
+    r"(?i)\b(?:not|never|n?either|nor|or|maybe|perhaps|possibly|except|unless|than|least|most|about|around|roughly|approximately|"
+    r"almost|doubt|wrong|incorrect|false|dozen|hundred|thousand|[mb]illion|squared|cubed|factorial)s?\b|n't\b|[<>~≈±]"
 )
 # In a product, under a root or in a bracket, a box is only a part of the answer
-_PART_OF = re.compile(
-    r"(?:\d\}?\ *|\)\}?|(?<![A-Za-z\\])[A-Za-z]|(?<!\\)\(\s*|"
-    r"\\(?:sqrt|frac|log|ln|exp|a?sin|a?cos|a?tan|div|times|cdot|bar|hat|overline)\s*)$"
-)
-# Possessive: with backtracking, a box and a page of blanks would exceed the time limit of an answer
-_AFTER_BOX = re.compile(r"[\s$.*_`]*+(?:\\[)\]])?[\s$.*_`]*+")
+_BEFORE = re.compile(r"(?s)(?:.*(?:(?<![<>!\\])[=:.,;：是]|(?<![\\A-Za-z])[^\W\d_]{2,}|\n))?[\s$*`&>]*(?:\\[(\[])?[\s$]*")
+_AFTER = re.compile(r"[\s$*`.。,;)}\]\\]*+(?:(?:(?<=[\s$])|\\text\s*\{\s*)[A-Za-z(]{2}[^\d^%!/+=]*)?")
 
 
 def plain(text: str) -> str:
     """
     :param text: Any text
-    :return: The text with one way to write each symbol
+    :return: The text with one way to write each sign, and without markup
     """
-    text = text.translate(_CHARACTERS)
-    for pattern, same in _SYNONYMS:
-        text = pattern.sub(same, text)
-    return text.strip()
+    # NFKC turns what the first pass has marked into digits: 2^{\u00b2}
+    for _ in range(2):
+        for pattern, same in _SAME:
+            text = pattern.sub(same, text)
+        text = unicodedata.normalize("NFKC", text).strip()
+    return text
 
 
-def final_answer(text: str) -> str | None:
+def final_answer(text: str) -> tuple[str, str] | None:
     """
     :param text: Text written by an agent
-    :return: Its single final answer, without markup around it, None if there is none or more than one
+    :return: What it says to be the answer in the end, and what follows in the same sentence. None if this is not certain
     """
-    found: str | None = plain(text)
-    # In \boxed{\text{The answer is 42}} there is another one
-    for _ in range(_MAX_LAYERS):
-        if found is None:
-            return None
-        text = _without_markup(found)
-        if _BOX.search(text):
-            found = _boxed(text)
-        elif "####" in text:
-            found = text.rpartition("####")[2] if text.count("####") == 1 else None
-        elif phrases := [*_PHRASE.finditer(text)]:
-            found = _after_phrase(text, phrases)
-        else:
-            return None if "\n" in text or len(text) > _MAX_LENGTH else text
-    return None
+    text = re.sub(r"(?s)<think>.*?</think>|\A.*<answer>|</answer>.*|\A(?:\$\$|```)\n|\n(?:\$\$|```)\Z", "", text.strip())
+    text = re.sub(r"(?i)(answer\W{,6})\n+", r"\1 ", re.sub(r"\\fbox|\\boxed\s*\{\s*\\boxed", r"\\boxed", text)).strip()
+    before, box, after = text.rpartition(r"\boxed")
+    sentence = _SENTENCE.split(before if box else text)[-1]
+    if box:
+        after = after.lstrip()[len(extract_boxed_content(box + after, "last")) + 2 :]
+        content = extract_boxed_content(text[len(before) - len(sentence) :], "all")
+    elif announced := _ANNOUNCED.fullmatch(sentence):
+        return final_answer(announced[1])
+    elif len(marked := [*_MARKED.finditer(sentence)]) == 1 and re.search(r"[A-Za-z]{3}", sentence[: marked[0].start()]):
+        before, content, after = sentence[: marked[0].start()], marked[0][2], sentence[marked[0].end() :]
+        sentence = before
+    else:
+        return (text, "") if sentence == text else None
+    clause, after = re.split(r"[,;]\s", sentence)[-1], _SENTENCE.split(after)[0]
+    certain = _BEFORE.fullmatch(before) and _AFTER.fullmatch(after) and not _TAKEN_BACK.search(f"{clause} . {after}")
+    return (content, after) if certain else None
 
 
-def _group_end(text: str, start: int) -> int:
+def reference_answer(text: str) -> str:
     """
-    :param text: LaTeX
-    :param start: Position after an opening brace
-    :return: Position after the brace that closes it, 0 if there is none
+    :param text: A reference
+    :return: The right answer: all of it, or what stands in the last box, or after ####, of a solution. Empty if there is none
     """
-    depth = 1
-    for brace in re.compile(r"[{}]").finditer(text, start):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return brace.end()
-    return 0
-
-
-def _boxed(text: str) -> str | None:
-    contents, end = [], 0
-    while match := _BOX.search(text, end):
-        end = _group_end(text, match.end())
-        before = text[max(0, match.start() - 60) : match.start()]
-        if not end or _PART_OF.search(before) or _TAKEN_BACK.search(before.rstrip("$ \\([*`")):
-            return None
-        contents.append(text[match.end() : end - 1])
-    return contents[0] if len(set(contents)) == 1 and _AFTER_BOX.fullmatch(text[end:]) else None
-
-
-def _after_phrase(text: str, phrases: list[re.Match[str]]) -> str | None:
-    phrase, after = phrases[-1], text[phrases[-1].end() :].strip()
-    before = re.split(r"[.!?]\s|\n", text[: phrase.start()])[-1]
-    if len(phrases) > 1 or not _BEFORE_PHRASE.fullmatch(before):
-        return None
-    marks = re.findall(r"\*+|_+|`+", before + phrase[0])
-    # Bold print that begins before the announcement ends after it, or after the answer
-    if len(marks) % 2 and after.startswith(marks[-1]):
-        return after.removeprefix(marks[-1])
-    return after.rstrip(".").removesuffix(marks[-1]) if len(marks) % 2 else after
-
-
-def _without_markup(text: str) -> str:
-    for _ in range(_MAX_LAYERS):
-        text = text.strip()
-        if text[-1:] in (".", ",", ";") and text[-2:-1] not in (".", ",", ";"):
-            text = text[:-1].rstrip()
-        for begin, end in _PAIRS:
-            inside = text[len(begin) : -len(end)]
-            if text.startswith(begin) and text.endswith(end) and inside and not {begin, end} & {*_marks(inside)}:
-                text = inside
-        if (match := _AROUND.match(text)) and _group_end(text, match.end()) == len(text):
-            text = text[match.end() : -1]
-    return text.strip()
-
-
-def _marks(text: str) -> list[str]:
-    return re.findall(r"(?<!\\)\$\$?|\\[()\[\]]|\*+|_+|`+", text)
+    text = plain(extract_boxed_content(text, "last").rpartition("####")[2])
+    return text if re.fullmatch(r".*\w.*", text) else ""

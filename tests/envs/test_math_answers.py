@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("latex2sympy2_extended")
 
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
 from stress.fuzz_answers import hostile_answers
@@ -19,9 +20,9 @@ TABLE: list[tuple[str, list[str], list[str]]] = [
     ("42", ["42", " 42 ", "42.0", "+42", "$42$", r"\(42\)", r"\boxed{42}", "The answer is 42."], []),
     ("42", ["So the final answer is: $42$.", "6*7\n#### 42", "4.2e1", "x = 42", r"First \boxed{42}, again \boxed{42}"], []),
     ("42", [], ["", "not 42", "41 or 42", "42%", "42!", "±42", ">=42", "about 42", "41, 42", r"\{41,42\}", "41=42"]),
-    ("42", [], ["forty-two", "٤٢", "21*2", "-(-42)", "84/2", r"\sqrt{1764}", "42.00000001", "42 apples", "I do not know, 42"]),
-    ("42", [], ["The answer is not 42", "The answer is 41. The answer is 42", r"\boxed{41}\boxed{42}"]),
-    ("42", [], [r"It is not \boxed{42}", r"\boxed{42", "#### 41\n#### 42", "42" * 400, "nan", "10^{99999999}"]),
+    ("42", [], ["forty-two", "٤٢", "21*2", "84/2", "42.00000001", "42 apples", "I do not know, 42"]),
+    ("42", [], ["The answer is not 42", "The answer is 42. The answer is 41", r"\boxed{41}\boxed{42}"]),
+    ("42", [], [r"It is not \boxed{42}", r"\boxed{42", "#### 42\n#### 41", "42" * 400, "nan", "10^{99999999}"]),
     ("0.5", ["1/2", ".5", r"\frac{1}{2}", r"$\frac12$", "50%", "5e-1"], []),
     ("0.5", [], ["1/3", "2/4", "0.5%", "1/2 or 1/3", "not 1/2", r"\frac{1}{2}{3}", "1/2 apples", "-1/2", "0.5000001", "0/0"]),
     ("0.5", [], ["0.4 < x < 0.6"]),
@@ -43,10 +44,10 @@ TABLE: list[tuple[str, list[str], list[str]]] = [
     ("73", [], ["**Answer: 74**", r"\boxed{\text{74}}", "**73** or **74**", "*not* 73", "73**2", r"\text{not }73"]),
     ("73", [], ["**Wrong answer:** 73", "**Answer: 73** or 74"]),
     ("No", ["no", "No.", "NO", r"\text{no}"], ["yes", "on", "not", "N"]),
-    ("f(x)=x^2", ["x^2", r"f(x)=x \cdot x"], ["f(x)=x^3", "f(x)"]),
+    ("f(x)=x^2", ["x^2", r"f(x)=x \cdot x"], ["f(x)=x^3"]),
     ("New York", ["new  york", r"\text{New York}"], ["york", "New", "newyork or Boston"]),
-    ("B", ["b", "(B)", r"\text{B}", r"\boxed{\text{B}}"], ["A", r"\text{A}", "(A)", "A or B"]),
-    (r"\text{(C)}", ["C", "(C)", r"\text{C}", "c"], ["(B)", r"\text{B}", "B or C"]),
+    ("B", ["B.", "(B)", r"\text{B}", r"\boxed{\text{B}}"], ["A", r"\text{A}", "(A)", "A or B"]),
+    (r"\text{(C)}", ["C", "(C)", r"\text{C}"], ["(B)", r"\text{B}", "B or C"]),
     ("$xy$", ["yx", r"x \cdot y", "x*y"], ["XY", "x+y", "xyz"]),
     ("x", ["x", "$x$", r"\mathbf{x}"], ["X", "y", "2x", r"\mathbf{X}"]),
     ("1000", ["1,000", r"1\,000", "1{,}000", r"1,\!000"], ["1,00", "1.000", "10^4", "1,000,0"]),
@@ -71,14 +72,29 @@ TABLE: list[tuple[str, list[str], list[str]]] = [
     ("[0,2^{-99})", [r"[0,\frac{1}{2^{99}})"], ["[0,2^{-98})", "[0,2^{-99}]", "0"]),
     (r"(-\infty,0)\cup(1,\infty)", [r"(1,\infty)\cup(-\infty,0)", "(-∞,0) \u222a (1,∞)"], []),
     (r"(-\infty,0)\cup(1,\infty)", [], [r"(-\infty,0)\cup(2,\infty)", r"(-\infty,0)", r"(-\infty,\infty)"]),
-    ("x<2", ["2>x", "2x<4", "-x>-2"], ["x>2", "x=2", "x<2+2^{-99}", "-x<-2"]),
+    ("x<2", ["2>x"], ["2x<4", "x>2", "x=2", "x<2+2^{-99}", "-x<-2"]),
     (r"1<x\leq 3", [r"1 < x \le 3", r"3 \ge x > 1"], ["1<x<3", r"1\le x\le 3", "x<3"]),
     ("y=2x+3", ["2x-y+3=0", "y = 3+2x", "2y=4x+6", "2x+3"], ["y=2x+4", "x=2y+3", "2x", "y=2x+3+10^{-50}"]),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [r"\begin{pmatrix} 1 & 2 \\ 3 & \frac{8}{2} \end{pmatrix}"], []),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [], [r"\begin{pmatrix}1&2\\4&3\end{pmatrix}"]),
     (r"5\text{ cm}", ["5", "5 cm", "5cm", r"5\,\mathrm{cm}"], ["5 m", r"6\text{ cm}", "5 cm or 6 cm", r"5\text{ cm}^2"]),
-    (r"\$18", ["18", r"\$18", "$18", "18.00"], ["81", "18%", r"\$19"]),
-    (r"60^\circ", ["60°", r"60^{\circ}", r"60\degree", "60.0°"], ["60", "61°"]),
+    (r"\$18", ["18", r"\$18", "$18", "18.00", "18 dollars"], ["81", "18%", r"\$19", "18 euros", "18 cents"]),
+    ("2 x y", ["2xy"], ["2", "2x", "2XY"]),
+    (r"2+3\mathrm{i}", ["2+3i"], ["5", "2"]),
+    ("2:15", ["2:15", "**2:15**"], ["4:30", "2/15"]),
+    (r"2:15\text{ p.m.}", ["2:15 PM"], ["2:15 AM", "4:30 PM"]),
+    (r"\frac{1}{0}", [], [r"\frac{2}{0}"]),
+    ("1,1,2", ["1, 1, 2"], ["1,2", "1,2,2"]),
+    (r"x>5\text{ or }x<2", ["x > 5 or x < 2"], ["x>5 and x<2", "x>5"]),
+    (r"0.2\overline{36}", [r"\frac{13}{55}"], ["0.236"]),
+    (r"Six rows: $\boxed{42}$ square units.", ["42", r"It is $\boxed{42}$ square units."], ["41", r"$\boxed{42}$ million"]),
+    ("Tom has 84 apples.\n#### 84", ["84 apples", "#### 84"], ["84 pears"]),
+    (
+        "169",
+        ["13*13 = 169", "\\boxed{169}\n\nCheck: 13*13 = 169.", "<think>168?</think>\nThe answer is 169."],
+        ["13*13", "168 = 169"],
+    ),
+    (r"60^\circ", ["60°", r"60^{\circ}", "60 degrees", "60"], ["61°", "60 radians"]),
     ("x=5", ["5", "x = 5"], ["y=5", "2x=5", "x=50"]),
     (r"2\pi m", [], [r"2\pi"]),
     (r"\sin(10^{-30})", [], [r"\sin(10^{-31})", "10^{-30}", "0"]),
@@ -106,7 +122,7 @@ def test_what_is_not_decided_is_wrong_and_counted() -> None:
     # They are equal to 5,000 decimal places, which proves nothing
     machin = Check(r"4\arctan\frac{1}{5}-\arctan\frac{1}{239}", r"\frac{\pi}{4}", "?")
     with closing(VerifierRunner(make_math_verifier(), trusted=False, time_limit=60.0, name="math")) as runner:
-        with pytest.warns(UserWarning, match=r"(?s)TimeoutError: .* was not decided whether 4.*It counts as 0"):
+        with pytest.warns(UserWarning, match=r"(?s)ArithmeticError: .*neither proved nor disproved.*It counts as 0"):
             assert [verdict.value for verdict in runner.score([machin, machin._replace(answer=r"\pi/4")])] == [0.0, 1.0]
         assert runner.n_errors == 1
 
@@ -116,10 +132,18 @@ def test_a_page_of_blanks_does_not_end_a_training(blanks: str) -> None:
     with closing(VerifierRunner(make_math_verifier(), trusted=False, time_limit=5.0)) as runner:
         answer = r"\boxed{42}" + blanks * 50_000
         verdicts = runner.score([Check(each, "42", "6*7=?") for each in (answer, answer + "or so")])
-    assert verdicts == [(1.0, None), (0.0, None)]
+    assert verdicts[0].value == 1.0
+    assert [verdict.error for verdict in verdicts] == [None, None]
 
 
 def test_hostile_answers() -> None:
     verify = make_math_verifier()
     for answer, reference, right in hostile_answers(100, seed=1):
         assert verify(answer, reference) == right, (answer, reference)
+
+
+def test_references_without_an_answer_are_named_at_once() -> None:
+    pairs = [("6*7=", "42"), ("2*3=", "Two of three.\nHence six."), ("1+1=", r"It is $\boxed{2}$, as desired.")]
+    with pytest.warns(UserWarning, match=r"(?s)no answer in 1 references.*Two of three"):
+        env = VerifierTextVecEnv(1, task=pairs, verifier="math")
+    env.close()
