@@ -374,7 +374,7 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
         if lost:
             warn_user(
                 f"The verifier math finds no answer in {len(lost)} references, so that no answer to them is right. "
-                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. The first such reference: {lost[0]!r:.200}"
+                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. The first one: {lost[0]!r:.200}"
             )
         return scorer, False
     if callable(verifier):
