@@ -147,7 +147,7 @@ def groups_atari() -> Any:
     env = make_atari_group_env("ALE/Breakout-v5", 4, seed=0)
     # The layers of a CNN turn the last digits into others, and take long
     linear: dict[str, Any] = {**TINY, "policy_kwargs": {"features_extractor_class": FlattenExtractor, "net_arch": []}}
-    settings: dict[str, Any] = {"dynamic_sampling": True, "learning_rate": 3e-4, "n_epochs": 10, "clip_range": 0.02}
+    settings: dict[str, Any] = {"dynamic_sampling": True, "learning_rate": 1e-4, "n_epochs": 10}
     return GRPO("CnnPolicy", env, group_size=2, n_groups=1, **settings, **linear)
 
 
@@ -222,6 +222,10 @@ def sha(*parts: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+class NotBuilt(Exception):
+    """A model that cannot be built, as its arguments or its environment are not there."""
+
+
 def train(make: Callable[[], Any], timesteps: int) -> dict[str, Any]:
     """
     :param make: One of ``CONFIGURATIONS``
@@ -230,7 +234,11 @@ def train(make: Callable[[], Any], timesteps: int) -> dict[str, Any]:
     """
     threads = th.get_num_threads()
     th.set_num_threads(1)
-    model = make()
+    try:
+        model = make()
+    except Exception as error:
+        th.set_num_threads(threads)
+        raise NotBuilt from error
     try:
         before = [each.detach().double() for each in model.policy.parameters()]
         model.learn(timesteps)
@@ -284,8 +292,10 @@ def results_here() -> dict[str, Any]:
     for make, timesteps in CONFIGURATIONS.items():
         try:
             results[make.__name__] = train(make, timesteps)
+        except NotBuilt as error:
+            results[make.__name__] = {"error": repr(error.__cause__), "built": False}
         except Exception as error:
-            results[make.__name__] = {"error": f"{type(error).__name__}: {error}"}
+            results[make.__name__] = {"error": repr(error), "built": True}
     return results
 
 
@@ -329,10 +339,10 @@ def said_of(here: dict[str, Any], there: dict[str, Any]) -> str:
     :param there: What has come out of it with the other commit
     :return: "the same", or what is different
     """
-    if "error" in there:
-        return f"not compared, as it cannot be trained there ({there['error']})"
-    if "error" in here:
-        return f"DIFFERENT: {here['error']}"
+    if not there.get("built", True):
+        return f"not compared, as it cannot be built there ({there['error']})"
+    if "error" in here or "error" in there:
+        return f"DIFFERENT: {here.get('error', 'trained')} here, {there.get('error', 'trained')} there"
     ours, theirs = ({**each, **each["hashes"], "return": repr(each["return"])} for each in (here, there))
     others = [name for name in ours if name != "hashes" and ours[name] != theirs[name]]
     return f"DIFFERENT: {', '.join(others)}" if others else "the same"
