@@ -82,6 +82,15 @@ def serious_findings(browser: "Browser", path: Path, **options: object) -> list[
     return [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
 
 
+def draw_frames(page: "Page") -> None:
+    """
+    Wait until twenty frames have been drawn, in which all that moves would have moved, and what is off screen is noticed.
+
+    :param page: A page
+    """
+    page.evaluate("async () => { for (let i = 0; i < 20; i++) await new Promise(requestAnimationFrame); }")
+
+
 def until(page: "Page", expression: str, seconds: float = PATIENCE) -> None:
     """
     Wait as ``wait_for_function`` does, which the page's policy forbids.

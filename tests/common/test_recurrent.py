@@ -121,8 +121,9 @@ def test_the_update_sees_what_the_rollout_saw(
     model = DAPO(policy, env, **{**FROZEN, "dynamic_sampling": False, **settings, **kwargs}).learn(300)
     values = model.logger.name_to_value
     assert values["train/ratio_max"] == pytest.approx(1.0, abs=1e-5)
-    assert values["train/approx_kl"] == pytest.approx(0.0, abs=1e-9)
-    assert values.get("train/kl_ref", 0.0) == pytest.approx(0.0, abs=1e-9)
+    # Differences of numbers near 1 in single precision
+    assert values["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert values.get("train/kl_ref", 0.0) == pytest.approx(0.0, abs=1e-6)
     assert bool(model.policy.observation_norm.keys) == (actions is BOX)
 
 

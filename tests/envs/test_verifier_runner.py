@@ -41,7 +41,7 @@ def misbehaving() -> Callable[[str, str], Any]:
 
 BAD = {
     "raise": "KeyError: 'no such key'",
-    "hang": r"did not finish within 0\.5 s",
+    "hang": r"did not finish within 3 s",
     "crash": "ended its own process .*exit status 3",
     "nan": "returned nan, not a finite number",
     "inf": "returned inf, not a finite number",
@@ -55,7 +55,7 @@ BAD = {
 
 @pytest.mark.parametrize("answer", BAD)
 def test_failures_of_the_verifier_raise(answer: str) -> None:
-    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=0.5)
+    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=3.0)
     checks = [Check(text, "7", "3+4=") for text in ("7", answer, "7")]
     with pytest.raises(VerifierError, match=f"(?s){BAD[answer]}.*Prompt: '3\\+4='\nAnswer: '{answer}'"):
         runner.score(checks)
@@ -65,7 +65,7 @@ def test_failures_of_the_verifier_raise(answer: str) -> None:
 
 
 def test_failures_of_the_verifier_count_as_zero() -> None:
-    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=0.5, on_error="zero")
+    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=3.0, on_error="zero")
     answers = [text for bad in BAD for text in ("7", bad)] + ["8", "7"]
     with pytest.warns(UserWarning, match="(?s)no such key.*counts as 0"):
         verdicts = runner.score([Check(answer, "7", "3+4=") for answer in answers])
@@ -110,7 +110,7 @@ def test_a_worker_that_was_killed_is_replaced() -> None:
     runner.score([Check("7", "7", "")])
     assert runner.worker_pid is not None
     os.kill(runner.worker_pid, signal.SIGKILL)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, runner.worker_pid, os.WEXITED | os.WNOWAIT)
     verdicts = runner.score([Check("7", "7", ""), Check("7", "7", "")])
     assert [verdict.value for verdict in verdicts] == [1, 1], "no answer is to blame for it"
     runner.close()
@@ -159,7 +159,7 @@ def test_a_script_needs_no_main_guard_and_leaves_no_process(tmp_path: Path) -> N
         f"print(env.step(12)[1], env.unwrapped.rules.runner.worker_pid)\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, str(script)], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, timeout=600
     )
     reward, pid = done.stdout.split()
     assert reward == "1.0" and done.stderr == ""

@@ -166,7 +166,7 @@ def failing() -> Callable[[str, str], float]:
 
 
 def test_failures_of_the_verifier_concern_one_copy() -> None:
-    settings: dict[str, Any] = {"verifier": failing(), "verifier_timeout": 0.5}
+    settings: dict[str, Any] = {"verifier": failing(), "verifier_timeout": 3.0}
     batch = VerifierTextVecEnv(4, on_verifier_error="zero", reward_wrong=-1.0, **settings)
     batch.set_options({"item": 34})
     batch.reset()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.browser import until
+from tests.browser import draw_frames, until
 
 GREEDY = {"seed": 1, "lr": "0.3", "clip": 0, "kind": "return_to_go", "groupSize": "8"}
 # Where the three carts are
@@ -22,7 +22,7 @@ def test_begins_with_a_recording_and_does_not_train(opened: Any) -> None:
     assert "This is a recording" in says.inner_text() and "PPO 500" in says.inner_text()
     before = opened.locator("#live").inner_html()
     opened.locator("#live").scroll_into_view_if_needed()
-    opened.wait_for_timeout(300)
+    draw_frames(opened)
     assert opened.locator("#live").inner_html() == before
 
 
@@ -44,7 +44,7 @@ def test_trains_between_frames_and_pauses_by_keyboard(opened: Any) -> None:
     opened.keyboard.press("Enter")
     assert live.locator(".says").inner_text().startswith("Paused. Mean return")
     steps, carts = opened.evaluate(STEPS), opened.evaluate(CARTS)
-    opened.wait_for_timeout(400)
+    draw_frames(opened)
     assert opened.evaluate(STEPS) == steps and opened.evaluate(CARTS) == carts
     live.get_by_role("button", name="Resume", exact=True).click()
     live.locator(".cart").first.scroll_into_view_if_needed()
@@ -75,9 +75,9 @@ def test_policies_drive_carts_and_train_as_without_them(opened: Any) -> None:
     carts = opened.evaluate(CARTS)
     until(opened, f"{CARTS} !== '{carts}'")
     opened.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-    opened.wait_for_timeout(300)
+    draw_frames(opened)
     carts = opened.evaluate(CARTS)
-    opened.wait_for_timeout(300)
+    draw_frames(opened)
     assert opened.evaluate(CARTS) == carts
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Opened, until
+from tests.browser import Opened, draw_frames, until
 
 STEP = "Number(document.querySelector('#play .note').textContent.match(/Step (\\d+)/)[1])"
 
@@ -36,7 +36,7 @@ def test_buttons_and_drags_push_the_cart(opened: Any) -> None:
 
 
 def test_stands_still_for_those_who_want_it_until_play(still: Any) -> None:
-    still.wait_for_timeout(300)
+    draw_frames(still)
     assert still.evaluate(STEP) == 0
     still.locator("#play .stage").focus()
     still.keyboard.press("ArrowRight")
@@ -45,7 +45,7 @@ def test_stands_still_for_those_who_want_it_until_play(still: Any) -> None:
     until(still, f"{STEP} > 10")
     still.locator("#play").get_by_role("button", name="Pause").click()
     step = still.evaluate(STEP)
-    still.wait_for_timeout(300)
+    draw_frames(still)
     assert still.evaluate(STEP) == step
 
 
@@ -53,9 +53,9 @@ def test_rests_off_screen(opened: Any) -> None:
     opened.locator("#play").scroll_into_view_if_needed()
     until(opened, f"{STEP} > 5")
     opened.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-    opened.wait_for_timeout(300)
+    draw_frames(opened)
     step = opened.evaluate(STEP)
-    opened.wait_for_timeout(300)
+    draw_frames(opened)
     assert opened.evaluate(STEP) == step
 
 
