@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch as th
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -255,7 +254,7 @@ class Run:
         used |= {name: getattr(model, name) for name, value in used.items() if name in chosen or value == "auto"}
         if model.default_policy_kwargs:
             used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
-        machine = {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(model.device)}
+        machine = {**describe_machine(), "device": str(model.device)}
         self.config = {"arguments": arguments, "hyperparameters": used, "policy": type(model.policy).__name__}
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model
@@ -285,8 +284,7 @@ class Run:
         :param model: the model
         :param policy: name of the policy, as users write it
         """
-        where = f"{model.device}, threads: {th.get_num_threads()}"
-        say(Text(self.title, "bold"), f": {policy}, {model.n_envs} copies, seed {model.seed}, {where}")
+        say(Text(self.title, "bold"), f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device}")
 
     def learn(self, model: GRPO) -> None:
         """

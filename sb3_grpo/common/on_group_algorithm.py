@@ -644,7 +644,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__
-            with unchecked_distributions(), suitable_threads(self.policy, self.batch_size or STEPS_PER_UPDATE):
+            n_rows = self.batch_size or max(STEPS_PER_UPDATE, (self.n_steps or 0) * self.n_envs)
+            with unchecked_distributions(), suitable_threads(self.policy, n_rows):
                 super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:

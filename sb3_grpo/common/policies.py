@@ -71,8 +71,8 @@ def fuse_adam(optimizer: th.optim.Optimizer) -> None:
 
 def draw_head(head: Any) -> None:
     """
-    Draw the weights of a last layer anew, as large as those of the other layers. SB3 draws a hundredth of that, so a new
-    policy takes each action independently of the state, with equal probabilities: a random walk, which hardly gets anywhere.
+    Draw the weights of a last layer anew, with gain 1. SB3 draws them with gain 0.01, so a new policy takes each action
+    independently of the state, with equal probabilities: a random walk, which hardly gets anywhere.
 
     :param head: Last layer of a policy. It stays as it is if it has learned anything: its bias is zero until then
     """

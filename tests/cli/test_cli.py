@@ -73,7 +73,7 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     assert config["training"]["steps"] == model.num_timesteps >= 1500
     assert config["training"]["episodes"] > 10 and not config["training"]["interrupted"]
     assert config["evaluation"]["episodes"] == 3 and config["evaluation"]["mean_return"] > 5
-    assert config["arguments"]["seed"] == 0 and config["machine"]["torch_threads"] == 1
+    assert config["arguments"]["seed"] == 0
     printed = capsys.readouterr().out
     assert "no (threshold: mean return of 475)" in printed
     assert f"{config['evaluation']['mean_return']:.2f}" in printed
