@@ -46,15 +46,17 @@ _REPEATING = re.compile(r"(?a)(\d*\.)(\d*)\\overline\{(\d+)\}")
 _WORKED_OUT = re.compile(
     rf"(?a)[-+]?\s*(?:{NUMBER}\s*%?|(?:{NUMBER}\s*\*\s*)?10\s*\^\{{[-+]?\d+\}}|\d*\\frac\{{-?\d+\}}\{{-?\d+\}})"
 )
-_CALCULATION = re.compile(r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/]|\*(?!\s*10\s*\^))")
+_CALCULATION = re.compile(r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/]|\*(?!\s*10\s*\^))|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln)")
 _FRACTION = re.compile(r"\\frac\{-?(\d+)\}\{-?(\d+)\}")
 _NAMED = re.compile(
-    r"(?:^|(?<=,))\s*(?:(?:[A-Za-z]|\\vec\s*\{\w\}|\\[a-z]+)\s*(?:_\{\w+\}|\([a-z]\))?|\([a-z](?:,\s*[a-z])+\))\s*="
+    r"(?:^|(?<=,))\s*(?:(?:[A-Za-z]|\\vec\s*\{\w\}|\\[a-z]+)\s*(?:_\{\w+\}|\(\w+\))?|\([a-z](?:,\s*[a-z])+\)|"
+    r"m?\s*\\angle\s*\{?\w{1,3}\}?|\|?[A-Z]{2,4}\|?|\\overline\s*\{[A-Z]{2}\}|\[[A-Z]{3,}\]|"
+    r"(?:\\text\{)?(?i:area|perimeter|volume|length|distance|total|sum|speed|cost)\}?)\s*="
 )
-_UNIT = re.compile(r"(.*\S)\s*\\text\{([^{}]*)\}")
+_UNIT = re.compile(r"(.*\S)\s*\\text\{(?!dozen|hundred|thousand|[mb]illion|hal[fv]|squared|cubed|factorial)([^{}]*)\}")
 _KNOWN_UNIT = re.compile(
     r"(?:/?(?:(?:kilo|centi|milli)?(?:meter|gram|liter)|foot|inch|mile|yard|pound|ounce|second|minute|hour|day|week|month|year|"
-    r"degree|radian|dollar|unit)[23]?)+"
+    r"degree|radian|dollar|euro|yen|unit)[23]?)+"
 )
 
 

@@ -98,6 +98,52 @@ TABLE: list[tuple[str, list[str], list[str]]] = [
     ("x=5", ["5", "x = 5"], ["y=5", "2x=5", "x=50"]),
     (r"2\pi m", [], [r"2\pi"]),
     (r"\sin(10^{-30})", [], [r"\sin(10^{-31})", "10^{-30}", "0"]),
+    ("45 euros", ["€45", "45 €", "EUR 45", r"\text{€}45", "It costs 45€."], ["$45", "£45", "€45 million", "45 cents", "4€5"]),
+    (r"\$53", ["53 USD", r"\$53"], [r"5\$3", "€53"]),
+    ("29", ["The cost of her order is **$29.00**.", "<b>29</b>", "It is <span class='a'>29</span>."], ["**$29** or **$30**"]),
+    ("29", [], ["<s>29</s> <b>92</b>", "It is <s>29</s> <b>92</b>.", "The cost is **$29** million", "<b>2</b><sub>9</sub>"]),
+    ("212", ["<b>212</b>"], ["<b>21</b><sup>2</sup>"]),
+    ("441", ["21<sup>2</sup>"], ["21<sub>2</sub>"]),
+    ("10", [], ["1<b>0", "1<p>0"]),
+    ("34", [r"\color{blue}{\boxed{34}}", r"\boxed{\color{red}{34}}", r"\textcolor{red}{\boxed{34}}", r"\underline{34}"], []),
+    ("34", [], [r"\color{red}{\boxed{34}}2", r"-\color{red}{\boxed{34}}", r"\boxed{\color{red}{3}4^2}", r"3^{\boxed{34}}"]),
+    ("9", ["So it is 1+4+4=9.\n\n9", "The sum is 9.\n\n**9**", "The sum is\n\n$$9$$", "The sum is\n\\[\n9\n\\]"], []),
+    ("9", [], ["It is not 9.\n\n9", "It is not\n9", "The answer is 8.\n\n9", "It is 19.\n\n9", "It is -9.\n\n9", "8\n9"]),
+    (
+        "9",
+        [],
+        ["It is about 9.\n\n9", "It is 8 or 9.\n\n9", "We list them.\n\n9", "So x > 9.\n\n9", "The wrong result is 9.\n\n9"],
+    ),
+    (
+        "9",
+        ["We get 9.", r"\boxed{\text{The total is } 9}", "It is 9, which is odd."],
+        ["It is 9, which is wrong.", "We never get 9."],
+    ),
+    ("9", [], [r"\boxed{\text{The total is not } 9}", "We get $2x = 9$", "It would be 9 if x were 1."]),
+    ("5:45 PM", ["17:45", "5:45 p.m.", "05:45 pm"], ["5:45", "05:45", "17:54", "17:45 AM", "17/45", "5:45 AM"]),
+    ("12:15 AM", ["0:15", "00:15"], ["12:15", "12:15 PM"]),
+    (r"5 \text{ PM}", ["5 p.m.", "17:00", "5:00 PM"], ["5", "17", "5 AM"]),
+    (
+        "7 people",
+        ["seven", "Seven people", "The answer is seven.", "7"],
+        ["seventy", "seven hundred", "seven dozen", "minus seven"],
+    ),
+    ("Seven hundred in all, so 7 each\n#### 7", ["seven"], ["seven hundred", "7 hundred", "7 million"]),
+    (r"\text{six}", ["6", "six"], ["sixth", "sixteen", "seven"]),
+    (
+        r"(-\infty,\infty)",
+        [r"\mathbb{R}", r"x \in \mathbb{R}", "\u211d", "all real numbers"],
+        [r"\mathbb{Q}", r"\mathbb{R}^2"],
+    ),
+    (r"(-\infty,\infty)", [], [r"\mathbb{R}\setminus\{0\}", r"\mathbb{R}-\{0\}", r"\mathbb{R}^+", "all real numbers but 0"]),
+    (r"\mathbb{R}", [r"(-\infty,\infty)", "x∈\u211d"], [r"(0,\infty)", "R"]),
+    (r"72^\circ", [r"\angle ABC = 72^\circ", "m∠B = 72"], [r"\angle ABC > 72^\circ", r"\angle ABC = 27^\circ"]),
+    ("23", ["AB = 23", "|AB| = 23", "Area = 23", "f(2) = 23"], ["2AB = 23", "AB^2 = 23", "AB < 23", "A = B = 24", "-AB = 23"]),
+    (r"\sin 15^\circ", [r"\frac{\sqrt6-\sqrt2}{4}", "sin(15°)"], [r"\sin 15", r"\cos 15^\circ", r"\frac{\sin 15^\circ}{2}"]),
+    (r"\sin 15", [r"\sin 15"], [r"\sin 15^\circ"]),
+    ("1/2", [], [r"\sin 30^\circ"]),
+    ("12", ["The area is 12 square units."], ["The area is 12 units less."]),
+    ("2:3", ["2 to 3", "2 : 3"], ["3 to 2", "2-3"]),
     ("2", [], [r"4\boxed{2}", r"4 \boxed{2}", r"\sqrt\boxed{2}", r"3(\boxed{2}"]),
 ]
 CASES = [(answer, row[0], 1.0) for row in TABLE for answer in row[1]]
@@ -134,6 +180,13 @@ def test_a_page_of_blanks_does_not_end_a_training(blanks: str) -> None:
         verdicts = runner.score([Check(each, "42", "6*7=?") for each in (answer, answer + "or so")])
     assert verdicts[0].value == 1.0
     assert [verdict.error for verdict in verdicts] == [None, None]
+
+
+@pytest.mark.parametrize("part", ["is\n", "= ", "<b>", "<b ", "so 9\n", "a b c "])
+def test_a_page_of_markup_does_not_take_long(part: str) -> None:
+    with closing(VerifierRunner(make_math_verifier(), trusted=False, time_limit=5.0)) as runner:
+        verdicts = runner.score([Check(part * 20_000 + each, "42", "6*7=?") for each in ("41", "the answer is 42 or so")])
+    assert [(verdict.value, verdict.error) for verdict in verdicts] == [(0.0, None)] * 2
 
 
 def test_hostile_answers() -> None:
