@@ -252,11 +252,16 @@ class OnGroupAlgorithm(SavedAlgorithm):
         """
         :return: ``policy_kwargs`` of a new model, unless the user gives others
         """
-        if self._vec_normalize_observes or self.n_envs > STEPS_PER_UPDATE // MIN_STEPS_PER_COPY:
-            # With many copies, statistics of the first moments of an episode would spoil the first updates
+        # With many copies, statistics of the first moments of an episode would spoil the first updates
+        if self._vec_normalize_observes or self._has_many_copies:
             return {}
         is_own = self.policy_class not in self.policy_aliases.values()
         return default_policy_kwargs(is_own, self.action_space, self.policy_kwargs)
+
+    @property
+    def _has_many_copies(self) -> bool:
+        """Whether an update of the default size is a moment of the episode, if the copies are in lockstep."""
+        return self.n_envs > STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
 
     @property
     def _vec_normalize_observes(self) -> bool:

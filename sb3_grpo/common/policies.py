@@ -422,7 +422,7 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return []
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, obs: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
         """

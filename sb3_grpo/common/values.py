@@ -102,7 +102,8 @@ class ValueRegression:
     sum of the known rewards, or ``R_t + gamma^k V(s_{t+k})`` with the previous fit V if the episode continues k steps later.
     Steps of earlier updates count as well, with weights that are multiplied by ``memory`` at each update: only their sums
     are stored. States are standardised with all states seen so far, so that the features in these sums are alike. The first
-    update has no previous fit and is judged by its own.
+    update has no previous fit and is judged by its own. So is each update with ``fits_first``, for more copies than a fit can
+    memorise: if they are in lockstep, the previous fit knows an earlier moment of the episode only.
 
     **Without memory**, for whole groups: each update is the first. A step takes part in the fit of its own value, and so
     does the rest of its episode, whose returns share much of their noise: if a whole episode was lucky, part of its luck is
@@ -119,10 +120,12 @@ class ValueRegression:
 
     :param memory: Factor by which the weight of earlier steps is multiplied at each update, up to 1 (all steps count the
         same). 0: no memory
+    :param fits_first: Judge steps by values that have been fitted to them, too
     """
 
-    def __init__(self, memory: float = MEMORY):
+    def __init__(self, memory: float = MEMORY, fits_first: bool = False):
         self.memory = memory
+        self.fits_first = fits_first
         self.forget()
 
     def forget(self) -> None:
@@ -182,12 +185,13 @@ class ValueRegression:
         # The time limit also counts the steps before a start in mid-episode
         time = None if self.memory > 0.0 else batch.time + batch.elapsed.flatten()[batch.episode]
 
-        if is_first:
+        fits_first = is_first or self.fits_first
+        if fits_first:
             targets = self.fit(states, batch.flatten(returns), continuation, time)
         values, last_values = self.predict(states, time), th.zeros_like(batch.lengths, dtype=th.float64)
         if continuation is not None:
             last_values.view(-1)[batch.going_on] = self.predict(continuation.states)
-        if not is_first:
+        if not fits_first:
             targets = self.fit(states, batch.flatten(returns), continuation, time)
         residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma, last_values)
         if self.memory == 0.0:

@@ -332,7 +332,7 @@ class GRPO(OnGroupAlgorithm):
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         # Whole groups are judged by a fit of their own
         memory = MEMORY_OF_IMAGES if self.policy.reads_images else MEMORY
-        self.value_regression = ValueRegression(memory=0.0 if self.n_steps is None else memory)
+        self.value_regression = ValueRegression(0.0 if self.n_steps is None else memory, self._has_many_copies)
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
 
     def _make_reference(self) -> Reference:
