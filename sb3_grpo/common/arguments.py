@@ -35,6 +35,12 @@ REFUSED_ARGUMENTS = {
     "rollout_buffer_kwargs": "leave it out",
     "normalize_advantage": 'write advantage_scale="batch", the default, or "none"',
     "aux_vf_coef": "write policy_kwargs=dict(aux_vf_coef=...), as it is an argument of the policy",
+    "lr": "write learning_rate",
+    # TRL's names
+    "beta": "write kl_coef",
+    "num_generations": "write group_size",
+    "epsilon": "write clip_range",
+    "epsilon_high": "write clip_range_high",
 }
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}
