@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from multiprocessing.connection import Connection
@@ -98,31 +99,36 @@ def _grade_apart(name: str, folder: Path) -> Grade:
     remark = f"{path} is graded, not {', '.join(map(str, others))}" if others else ""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_grade, args=(sender, name, path), daemon=True)
-    process.start()
-    sender.close()
-    graded, limit = None, _START
-    try:
-        while graded is None and receiver.poll(limit):
-            graded, limit = receiver.recv(), _SILENCE
-        problem = f"was stopped: it has said nothing for {limit:.0f} s"
-    except EOFError:
-        process.join(_SILENCE)
-        problem = f"has ended with exit code {process.exitcode} ({-signal.SIGKILL}: killed, as when there is no memory left)"
-    process.kill()
-    process.join()
+    # What a process that is killed leaves behind lies in there
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        process = context.Process(target=_send_grade, args=(sender, name, path, temporary), daemon=True)
+        process.start()
+        sender.close()
+        graded, limit = None, _START
+        try:
+            while graded is None and receiver.poll(limit):
+                graded, limit = receiver.recv(), _SILENCE
+            problem = f"was stopped: it has said nothing for {limit:.0f} s"
+        except EOFError:
+            process.join(_SILENCE)
+            problem = f"has ended with exit code {process.exitcode}"
+            if process.exitcode == -signal.SIGKILL:
+                problem += " (killed, as when there is no memory left)"
+        process.kill()
+        process.join()
     graded = graded or grade(name, path, f"the process that grades it {problem}")
     return graded._replace(remark=remark or graded.remark)
 
 
-def _send_grade(connection: Connection, name: str, path: Path) -> None:
+def _send_grade(connection: Connection, name: str, path: Path, temporary: str) -> None:
+    tempfile.tempdir = temporary
     # Neither Ctrl-C nor a signal to this group is meant for the other process
     os.setsid()
     with ThreadPoolExecutor(1) as pool:
         graded = pool.submit(grade, name, path)
         while not graded.done():
             connection.send(None)
-            wait([graded], timeout=1.0)
+            wait([graded], 1.0)
         connection.send(graded.result())
 
 

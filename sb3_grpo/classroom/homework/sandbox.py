@@ -26,10 +26,11 @@ from safetensors.torch import load, save
 MAX_BYTES, MEMORY = 2**26, 2**31
 # Seconds of processor time, which end a process that nothing else has ended
 _PROCESSOR_TIME = 120
-# Numbers of the system calls kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, setpgid and setsid
+# By platform and machine, the architecture of its system calls, and the numbers of kill, tkill, tgkill, rt_sigqueueinfo,
+# rt_tgsigqueueinfo, pidfd_send_signal, setpgid, setsid, prlimit64 and ptrace
 _FORBIDDEN = {
-    "x86_64": (62, 200, 234, 129, 297, 424, 109, 112),
-    "aarch64": (129, 130, 131, 138, 240, 424, 154, 157),
+    "linux x86_64": (0xC000003E, 62, 200, 234, 129, 297, 424, 109, 112, 302, 101),
+    "linux aarch64": (0xC00000B7, 129, 130, 131, 138, 240, 424, 154, 157, 261, 117),
 }
 
 
@@ -77,47 +78,46 @@ def evaluate(
 
 def _limit() -> None:
     """Limit what this process and its children can use and, on Linux, whom they can harm."""
-    # A system may lack some of this, or have lower limits
-    with contextlib.suppress(OSError, ValueError):
+    # A system may lack some of this, or have lower limits, which stay
+    tolerant = contextlib.suppress(OSError, ValueError)
+    with tolerant:
         resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_TIME, _PROCESSOR_TIME))
-        with open("/proc/self/statm") as statm:
-            limit = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY
+    with tolerant, open("/proc/self/statm") as statm:
+        limit = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        # If the machine has no memory left, they are ended first
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
-    if sys.platform == "linux":
-        _forbid_signals()
+    # If the machine has no memory left, they are ended first
+    with tolerant, open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")
+    if forbidden := _FORBIDDEN.get(f"{sys.platform} {os.uname().machine}"):
+        _forbid_signals(*forbidden)
 
 
-def _forbid_signals() -> None:
-    """From now on, neither this process nor its children can send a signal or leave the process group, which is ended."""
-    forbidden = _FORBIDDEN.get(os.uname().machine, ())
-    # A program for seccomp: load the number of the system call; if it is one of these, return EPERM; otherwise, allow it
-    steps = [(0x20, 0, 0, 0)]
-    for number in forbidden:
-        steps += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
-    steps.append((0x06, 0, 0, 0x7FFF0000))
+def _forbid_signals(architecture: int, *numbers: int) -> None:
+    """From now on, the system calls with these numbers fail in this process and in its children."""
+    # A program for seccomp: return EPERM if the architecture is another one, or the number of the system call is one of
+    # these or of x86-64's second set (x32); otherwise, allow it
+    deny = 0x06, 0, 0, 0x00050001
+    steps = [(0x20, 0, 0, 4), (0x15, 1, 0, architecture), deny, (0x20, 0, 0, 0), (0x35, 0, 1, 0x40000000), deny]
+    for number in numbers:
+        steps += [(0x15, 0, 1, number), deny]
+    steps += [(0x06, 0, 0, 0x7FFF0000)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     prctl = ctypes.CDLL(None).prctl
-    # PR_SET_NO_NEW_PRIVS, without which PR_SET_SECCOMP is not allowed
+    # PR_SET_PDEATHSIG: this process ends with the one that asks. PR_SET_SECCOMP is not allowed without PR_SET_NO_NEW_PRIVS
+    prctl(1, signal.SIGKILL)
     prctl(38, 1, 0, 0, 0)
-    prctl(22, 2, struct.pack("HP", len(steps), ctypes.addressof(program)))
+    if prctl(22, 2, struct.pack("HP", len(steps), ctypes.addressof(program))):
+        raise OSError("this system cannot forbid signals (seccomp), as when its processor is emulated: use another one")
 
 
 def _load(module: ModuleType, path: str) -> None:
-    _limit()
     module.__file__ = path
+    _limit()
     sys.path.insert(0, os.path.dirname(path))
     # What the exercises ask for
     sys.modules.update({"student": module, "sb3_grpo": None})  # type: ignore[dict-item]
     with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec"), vars(module))
-
-
-def _call(module: ModuleType, asked: dict[str, Any], tensors: dict[str, th.Tensor]) -> dict[str, th.Tensor]:
-    arguments = [tensors[each] if isinstance(each, str) else each for each in asked["arguments"]]
-    return evaluate(getattr(module, asked["function"]), arguments, asked["gradient_of"])
 
 
 def _describe(error: BaseException, path: str | None) -> str:
@@ -138,7 +138,8 @@ def _serve(connection: Connection) -> None:
             if "path" in asked:
                 _load(module, asked["path"])
             else:
-                values = _call(module, asked, tensors)
+                arguments = [tensors[each] if isinstance(each, str) else each for each in asked["arguments"]]
+                values = evaluate(getattr(module, asked["function"]), arguments, asked["gradient_of"])
         except NotImplementedError:
             answer = {"error": "not written yet", "unwritten": True}
         except Exception as error:
@@ -150,7 +151,5 @@ if __name__ == "__main__":
     # Ctrl-C is meant for the other process, which then ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     th.set_num_threads(1)
-    try:
+    with contextlib.suppress(EOFError, OSError):
         _serve(Connection(int(sys.argv[1])))
-    except (EOFError, OSError):
-        pass

@@ -23,8 +23,18 @@ from sb3_grpo.classroom.homework import sandbox
 FILE = "student.py"
 # Seconds for the start of the process, for a call, and for all calls of a student
 _START, _CALL, _TOTAL = 120.0, 5.0, 25.0
-# What the process needs of the environment: to start, and to calculate as this one does
-_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "ATEN_CPU_CAPABILITY")
+# What the process needs of the environment: to start, and to use the same instructions of the processor as this one
+# (MKL_CBWR for MKL). Threads do not come from there: it is one in both
+_ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "ATEN_CPU_CAPABILITY",
+    "OPENBLAS_CORETYPE",
+    "MKL_CBWR",
+)
 
 
 class StudentError(Exception):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,10 @@ def test_mistakes_are_named(tmp_path: Path, mistakes: list[tuple[str, str, str, 
         ("os.kill(os.getppid(), 0)", "Operation not permitted"),
         ("os.kill(-1, 0)", "Operation not permitted"),
         ("__import__('subprocess').run(['sleep', '60'], start_new_session=True)", "Operation not permitted"),
+        # Limits of its parent, a tracer, and a second number of getpid on x86-64
+        ("__import__('resource').prlimit(os.getppid(), 0)", "Operation not permitted"),
+        ("{0: 0}[ctypes.CDLL(None).ptrace(0, 0, 0, 0)]", "KeyError: -1"),
+        ("{0: 0}[[ctypes.CDLL(None, use_errno=True).syscall(0x40000027), ctypes.get_errno()][1]]", "KeyError: 1"),
         # Writes into the connection what is no message
         ("os.write(int(sys.argv[1]), b'[' * 10**6)", "it sent what cannot be read"),
         # Nothing of this package is in the process
@@ -124,11 +129,35 @@ def test_mistakes_are_named(tmp_path: Path, mistakes: list[tuple[str, str, str, 
 )
 def test_functions_only_harm_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str) -> None:
     monkeypatch.setattr(student, "_CALL", 3.0)
-    path = written(tmp_path / "student.py", (KL, wrong), ("import torch as th", "import os, sys\nimport torch as th"))
+    path = written(tmp_path / "student.py", (KL, wrong), ("import torch as th", "import ctypes, os, sys\nimport torch as th"))
     with student.Student(path) as functions:
         with pytest.raises(student.StudentError, match=re.escape(said)):
             functions.call("k3", th.zeros(2), th.zeros(2))
         assert functions.call("live", th.eye(2))["values"].tolist() == [True, True]
+
+
+def test_limits_do_not_depend_on_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nulimit -t 60\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with student.Student(written(tmp_path / "student.py", (KL, "th.empty(2**30)"))) as functions:
+        with pytest.raises(student.StudentError, match="alloc"):
+            functions.call("k3", th.zeros(2), th.zeros(2))
+
+
+def test_functions_end_with_what_calls_them(tmp_path: Path) -> None:
+    stays = "print('called', flush=True), sleep(20), print('still here', flush=True)"
+    path = written(tmp_path / "student.py", (KL, stays), ("import torch as th", "from time import sleep\nimport torch as th"))
+    program = (
+        "import pathlib, sys, torch as th; from sb3_grpo.classroom.homework import student; student._CALL = 60.0;"
+        "student.Student(pathlib.Path(sys.argv[1]), quiet=False).call('k3', th.zeros(2), th.zeros(2))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == "called\n"
+        caller.kill()
+        assert caller.stdout.read() == ""
 
 
 def test_the_environment_is_not_for_students(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +178,12 @@ def test_files_are_read_as_by_python(tmp_path: Path, begin: bytes) -> None:
         assert functions.call("live", th.eye(2))["values"].tolist() == [True, True]
 
 
-def end_early(connection: Any, name: str, path: Path) -> None:
+def end_early(connection: Any, name: str, path: Path, temporary: str) -> None:
     """In place of the grading of a student."""
+    tempfile.mkdtemp(dir=temporary)
     connection.send(None)
+    if name == "trent":
+        os._exit(1)
     if name != "grace":
         os.kill(os.getpid(), signal.SIGKILL if name == "eve" else signal.SIGSTOP)
     connection.send(grading.Grade(name, [grading.Result("k3", 4, "")]))
@@ -161,17 +193,23 @@ def end_early(connection: Any, name: str, path: Path) -> None:
 def test_a_process_that_ends_takes_its_own_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(grading, "_send_grade", end_early)
     monkeypatch.setattr(grading, "_SILENCE", 2.0)
-    folders = [tmp_path / name for name in ("eve", "mallory", "grace")]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    folders = [tmp_path / name for name in ("eve", "mallory", "grace", "trent")]
     for folder in folders:
         written(folder / "student.py")
     written(folders[2] / "old" / "student.py")
     assert main(["homework", "grade", *map(str, folders), "--output", str(tmp_path / "grades"), "--workers", "1"]) == 0
     points = {row["student"]: row["points"] for row in csv.DictReader((tmp_path / "grades" / "points.csv").open())}
-    assert points == {"eve": "0", "mallory": "0", "grace": "4"}
+    assert points == {"eve": "0", "mallory": "0", "grace": "4", "trent": "0"}
     said = capsys.readouterr().out
-    for name, why in (("eve", "exit code -9"), ("mallory", "was stopped"), ("grace", "is graded, not")):
+    whys = {"eve": "exit code -9", "mallory": "was stopped", "grace": "is graded, not", "trent": "exit code 1"}
+    for name, why in whys.items():
         assert re.search(f"(?m)^{name}: .*{why}", said)
-        assert why in json.loads((tmp_path / "grades" / name / "results.json").read_text())["output"]
+        output = json.loads((tmp_path / "grades" / name / "results.json").read_text())["output"]
+        assert why in output
+        assert ("killed" in output) == (name == "eve")
+    assert not [*(tmp_path / "temporary").iterdir()]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
