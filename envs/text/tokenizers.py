@@ -125,7 +125,12 @@ class HuggingFaceTokenizer:
         self.eos_id = vocabulary[self.eos_token]
         # Ids may have gaps
         self.vocab_size = max(vocabulary.values()) + 1
-        self._before = {each: self._backend.encode(each, add_special_tokens=False).ids for each in _BEFORE}
+        # WordPiece has other tokens inside of words (##42): there, a text that follows another one would become such tokens
+        self._before = {
+            each: self._backend.encode(each, add_special_tokens=False).ids
+            for each in _BEFORE
+            if not getattr(self._backend.model, "continuing_subword_prefix", None)
+        }
         self._gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())
 
     def encode(self, text: str) -> list[int]:

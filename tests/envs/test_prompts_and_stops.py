@@ -180,6 +180,21 @@ def test_an_example_for_pretraining_is_one_text(spaced: Any, prompt: str, answer
     assert tokens[: n_given if prompt else 0] == (spaced.encode_prompt(prompt) if prompt else [])
 
 
+@pytest.mark.parametrize("decoder", [tokenizers.decoders.WordPiece(), None])
+def test_answers_are_words_for_wordpiece(decoder: Any) -> None:
+    names = ["[UNK]", "[EOS]", "a", "1", "4", "42", "##4", "##2", "##42", "+", "="]
+    ids = {name: index for index, name in enumerate(names)}
+    wordpiece = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    wordpiece.pre_tokenizer, wordpiece.decoder = tokenizers.pre_tokenizers.BertPreTokenizer(), decoder
+    tokenizer = HuggingFaceTokenizer(wordpiece)
+    for text, tokens in [("42", ["42"]), ("4+1", ["4", "+", "1"]), ("+42", ["+", "42"]), ("a42", ["a", "##42"])]:
+        assert tokenizer.encode(text) == [ids[token] for token in tokens]
+    env = VerifierTextEnv([("4=", "42")], tokenizer=tokenizer)
+    env.reset()
+    env.step(ids["42"])
+    assert env.step(ids["[EOS]"])[1] == 1.0
+
+
 def test_replies_in_a_chat_are_those_of_the_whole_chat(spaced: Any) -> None:
     transformers = pytest.importorskip("transformers")
     template = (
