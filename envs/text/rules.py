@@ -29,8 +29,11 @@ _ROOM_STEP = 64
 # Beyond this number of texts, shorter ones are only encoded if they could still have the most tokens
 _MAX_ENCODED = 10_000
 
-# Number of prompts of a list that are checked at the beginning, the longest ones
+# Number of prompts of a list that are checked at the beginning, the longest ones; and of references for "math", the first ones
 _MAX_CHECKED = 1000
+
+# What the last list of references was checked with, and the list: the copies of an environment have the same
+_last_checked: Any = None
 
 # Number of draws after which an error says that no item fits
 _MAX_DRAWS = 1000
@@ -271,12 +274,16 @@ class TextEpisodeRules:
         """If the task has a list of its items, check them now, not when they are drawn."""
         if type(self.task).longest_items not in (Task.longest_items, PairsTask.longest_items) or not self.task.knows_longest:
             return
-        items = [*(self.task.longest_items() or ())]
-        longest = np.argsort([-_n_bytes(str(item.prompt)) for item in items])
-        for index in longest[:_MAX_CHECKED]:
+        items = list(self.task.longest_items() or ())
+        # The longest ones
+        for index in np.argsort([-_n_bytes(str(item.prompt)) for item in items])[:_MAX_CHECKED]:
             self.encode_item(index)
-        for number, item in enumerate(items):
-            self._check_reference(number, item)
+        global _last_checked
+        checked = (self.tokenizer, self.stop, self.max_answer_tokens, self.scorer.function, [item.answer for item in items])
+        if checked != _last_checked:
+            for number, item in enumerate(items):
+                self._check_reference(number, item)
+            _last_checked = checked
 
     def _check_reference(self, index: int, item: Item) -> None:
         if not self.task.has_reference(item):
@@ -298,19 +305,19 @@ class TextEpisodeRules:
             return
         contained = [each for each in self.stop if each in item.answer]
         if contained:
-            self._too_long = True
             warn_user(
                 f"The reference of item {index} contains {contained[0]!r}, which is in stop: an answer ends before it, and "
                 f"is wrong. There may be more such items. Reference: {item.answer!r:.200}"
             )
-            return
-        if n_tokens > self.max_answer_tokens:
-            self._too_long = True
+        elif n_tokens > self.max_answer_tokens:
             warn_user(
                 f"The reference of item {index} has {n_tokens} tokens with its end, but there is room for "
                 f"max_answer_tokens={self.max_answer_tokens}: an answer that is as long is cut off, and wrong. There may be "
                 f"more such items. Prompt: {item.prompt!r:.200}"
             )
+        else:
+            return
+        self._too_long = True
 
 
 def _n_bytes(text: str) -> int:
@@ -323,7 +330,7 @@ def _most_tokens(texts: list[str], encode: Callable[[str], list[int]]) -> int:
     :param encode: Returns the tokens of a text
     :return: Number of tokens of the text that has the most
     """
-    sized = sorted(((_n_bytes(text), text) for text in dict.fromkeys(texts)), reverse=True)
+    sized = sorted(((_n_bytes(text), text) for text in set(texts)), reverse=True)
     most = 0
     for rank, (n_bytes, text) in enumerate(sized):
         # A token is at least one byte, except for one that a tokenizer may prepend
@@ -370,11 +377,16 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
         scorer = Scorer(make_math_verifier(), task.reference, "math")
         from sb3_grpo.envs.verifiers.markup import reference_answer  # needs the extra text, as does the verifier
 
-        lost = [item.answer for item in task.longest_items() or () if item.answer and not reference_answer(item.answer)]
+        lost = [
+            item.answer
+            for item in list(task.longest_items() or ())[:_MAX_CHECKED]
+            if item.answer and not reference_answer(item.answer)
+        ]
         if lost:
             warn_user(
                 f"The verifier math finds no answer in {len(lost)} references, so that no answer to them is right. "
-                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. The first one: {lost[0]!r:.200}"
+                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. There may be more "
+                f"in a list of more than {_MAX_CHECKED}. The first one: {lost[0]!r:.200}"
             )
         return scorer, False
     if callable(verifier):

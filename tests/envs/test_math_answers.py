@@ -200,3 +200,8 @@ def test_references_without_an_answer_are_named_at_once() -> None:
     with pytest.warns(UserWarning, match=r"(?s)no answer in 1 references.*Two of three"):
         env = VerifierTextVecEnv(1, task=pairs, verifier="math")
     env.close()
+
+
+def test_of_a_long_list_the_first_references_are_read() -> None:
+    with pytest.warns(UserWarning, match="no answer in 1000 references.*more in a list of more than 1000"):
+        VerifierTextVecEnv(1, task=[("?", "$$")] * 1500, verifier="math").close()

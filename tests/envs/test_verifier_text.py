@@ -13,6 +13,7 @@ from sb3_grpo.envs import (
     CharTokenizer,
     GuessNumberTask,
     Item,
+    PairsTask,
     Task,
     VerifierError,
     VerifierTextEnv,
@@ -150,6 +151,33 @@ def test_references_have_to_be_writable() -> None:
             VerifierTextEnv(verifier=verifier, **settings)
     # An own verifier may accept an answer that is written otherwise
     VerifierTextEnv(verifier=lambda answer, reference: 1.0, **settings)
+    with pytest.raises(ValueError, match="No answer equals the reference of item 1"):
+        VerifierTextEnv(**settings)
+
+
+class CountingTokenizer(CharTokenizer):
+    n_encoded = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.n_encoded += 1
+        return super().encode(text)
+
+
+@pytest.mark.parametrize("task", [[("a", "b")] * 2000, PairsTask([("a", "b")] * 2000)])
+def test_copies_do_not_check_the_same_references_again(task: Any) -> None:
+    tokenizer = CountingTokenizer("ab")
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "max_prompt_tokens": 1, "max_answer_tokens": 2}
+    VerifierTextEnv(task, **settings)
+    first, tokenizer.n_encoded = tokenizer.n_encoded, 0
+    VerifierTextEnv(task, **settings)
+    assert first - tokenizer.n_encoded == 2000
+    # They are checked again where anything else is different
+    with pytest.warns(UserWarning, match="reference of item 0 has 2 tokens with its end.*max_answer_tokens=1"):
+        VerifierTextEnv(task, **{**settings, "max_answer_tokens": 1})
+    with pytest.warns(UserWarning, match="item 0 contains 'b', which is in stop"):
+        VerifierTextEnv(task, stop=["b"], **settings)
+    with pytest.raises(ValueError, match="No answer equals the reference of item 2000"):
+        VerifierTextEnv([("a", "b")] * 2000 + [("a", "c")], **settings)
 
 
 # Tasks and verifiers
