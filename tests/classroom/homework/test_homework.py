@@ -162,12 +162,13 @@ def test_functions_end_with_what_calls_them(tmp_path: Path) -> None:
 
 def test_the_environment_is_not_for_students(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "abc")
-    names = "{'SECRET', 'PATH', 'HOME'} & {*os.environ}"
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    names = "{'SECRET', 'PATH', 'HOME', 'OPENBLAS_CORETYPE'} & {*os.environ}"
     path = written(
         tmp_path / "student.py", (KL, f"th.zeros(len({names}))"), ("import torch as th", "import os\nimport torch as th")
     )
     with student.Student(path) as functions:
-        assert len(functions.call("k3", th.zeros(2), th.zeros(2))["values"]) == 2
+        assert len(functions.call("k3", th.zeros(2), th.zeros(2))["values"]) == 3
 
 
 @pytest.mark.parametrize("begin", [b"\xef\xbb\xbf", "# -*- coding: latin-1 -*-\nGr\xf6\xdfe = 1\n".encode("latin-1")])
