@@ -1,6 +1,6 @@
 """What environments allow: action masks, in the format of SB3-Contrib."""
 
-import functools
+import inspect
 from typing import Any
 
 import gymnasium as gym
@@ -53,12 +53,13 @@ def offers_masks(env: VecEnv) -> bool:
 
 
 def _has(env: gym.Env | VecEnv) -> bool:
-    look_up = env.get_wrapper_attr if isinstance(env, gym.Env) else functools.partial(getattr, env)
-    method = ask(None, look_up, METHOD)
-    if method is not None and not callable(method):
-        name = type(ask(env, getattr, env, "unwrapped")).__name__
-        raise ValueError(f"{METHOD} of {name} is no method: write def {METHOD}(self), not @property.")
-    return method is not None
+    # A property may fail with an AttributeError before the first reset, which looks as if it were not there
+    method = ask(inspect.getattr_static(env, METHOD, None), getattr, env, METHOD)
+    if method is None:
+        return isinstance(env, gym.Wrapper) and _has(env.env)
+    if not callable(method):
+        raise ValueError(f"{METHOD} of {type(env).__name__} is no method: write def {METHOD}(self), not @property.")
+    return True
 
 
 def as_mask(given: Any, n_values: int) -> np.ndarray | None:
@@ -89,6 +90,9 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
     inner = innermost(env)
     given = call(inner, METHOD) if (at_once := ask(None, getattr, inner, METHOD)) is None else at_once()
     n_values = sum(n_choices(env.action_space))
+    is_whole = getattr(given, "shape", None) == (env.num_envs, n_values)
+    if is_whole and (whole := as_mask(given, given.size)) is not None:
+        return whole.reshape(given.shape)
     given = [*given] if np.iterable(given) else [given]
     masks = [as_mask(each, n_values) for each in given]
     idx = next((idx for idx, mask in enumerate(masks) if mask is None), 0)

@@ -22,13 +22,11 @@ def ask(default: T, question: Callable[..., T], *args: Any) -> T:
     :param default: What stands for the answer of an environment that cannot be asked
     :param question: Function of an environment, or about one
     :param args: Its arguments
-    :return: The answer. Environments that have none raise anything, from NotImplementedError to RecursionError
+    :return: The answer. Other errors are those of the environment's own code
     """
     try:
         return question(*args)
-    except (EOFError, OSError):  # the process of a copy has ended
-        raise
-    except Exception:
+    except (AttributeError, KeyError, NotImplementedError, RecursionError):
         return default
 
 
@@ -87,14 +85,14 @@ def call(env: VecEnv, name: str, *args: Any, indices: Any = None) -> list[Any]:
     :param args: Its arguments
     :param indices: Copies to call, ``None`` for all
     :return: The result of each copy
-    :raises ValueError: if this kind of environment passes no calls on to its copies
+    :raises ValueError: if this kind of environment passes no calls on to its copies, or the method is not implemented
     """
     try:
         return env.env_method(name, *args, indices=indices)
     except (NotImplementedError, RecursionError) as error:
         raise ValueError(
-            f"The copies in this {type(env).__name__} have a method {name}(), and its env_method({name!r}) cannot call it: "
-            f"{type(error).__name__} {error}"
+            f"The copies in this {type(env).__name__} have a method {name}(), and its env_method({name!r}) raises "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 

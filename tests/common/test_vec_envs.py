@@ -262,7 +262,9 @@ def test_a_method_that_cannot_be_called_is_said() -> None:
         def has_attr(self, attr_name: str) -> bool:
             return True
 
-    with pytest.raises(ValueError, match=r"KnowsNames have a method action_masks\(\), and its env_method"):
+    with pytest.raises(
+        ValueError, match=r"KnowsNames have a method action_masks\(\), and its env_method\('action_masks'\) raises Not"
+    ):
         GRPO("MlpPolicy", KnowsNames(), unrelated_starts=True, n_steps=16).learn(64)
 
 
