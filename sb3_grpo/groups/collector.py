@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.groups.dispatcher import StartDispatcher
@@ -333,11 +333,16 @@ class GroupCollector:
             "Correct the environment's reward function."
         )
 
-    def _can_stagger(self) -> bool:
-        # VecMonitor would report the pieces
-        if unwrap_vec_wrapper(self.env, VecMonitor) is not None:
-            return False
-        return offers(self._copies, "cut_after") and all(ask_all(self._copies, "allow_early_resets", True))
+    def _why_in_lockstep(self) -> str:
+        """
+        :return: Why the copies cannot be staggered and what to do about it, empty if they can
+        """
+        if is_vecenv_wrapped(self.env, VecMonitor):
+            return "VecMonitor would report the pieces: use Monitor in each copy, as make_group_env does"
+        if not offers(self._copies, "cut_after"):
+            return "use make_group_env, or let their first episodes begin at different steps"
+        can_end = all(ask_all(self._copies, "allow_early_resets", True))
+        return "" if can_end else "allow_early_resets=False forbids it: leave it out"
 
     def _stagger(self, indices: np.ndarray, lengths: np.ndarray) -> None:
         """
@@ -356,12 +361,12 @@ class GroupCollector:
         if length <= self._n_update_steps or 2 * len(together) <= self.env.num_envs:
             return
         self._staggers = False
-        if not self._can_stagger():
+        if why := self._why_in_lockstep():
             if self._n_update_steps < MIN_STEPS_PER_COPY:
                 warn_user(
                     f"The copies end their episodes together, after {length} steps, and an update sees {self._n_update_steps} "
-                    f"of them: it unlearns what others have taught. Take n_steps={MIN_STEPS_PER_COPY} or more, or let the "
-                    "first episodes of the copies begin at different steps."
+                    f"of them: it unlearns what others have taught. Take n_steps={MIN_STEPS_PER_COPY} or more, or let them be "
+                    f"staggered: {why}."
                 )
             return
         for place, idx in enumerate(together[:-1].tolist(), start=1):

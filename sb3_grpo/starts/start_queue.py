@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, is_vecenv_wrapped
 
 from sb3_grpo.starts.known_envs import DESCRIPTIVE, base_state, env_name, is_known, wrapper_stack
 from sb3_grpo.starts.probes import Probe, Trace, play_probe
@@ -502,7 +502,7 @@ def refuse_frame_stack(vec_env: VecEnv) -> None:
     :param vec_env: the vectorized environment whose states are to be captured
     :raises StartNotSupportedError: if part of the state is outside of the copies
     """
-    if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
+    if is_vecenv_wrapped(vec_env, VecFrameStack):
         raise StartNotSupportedError(
             "VecFrameStack keeps the past frames outside of the copies of the environment, where they cannot be "
             "captured. Use gymnasium.wrappers.FrameStackObservation in the wrapper_class instead."

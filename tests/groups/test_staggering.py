@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from toy_envs import TINY, ToyEnv, parameters_of
 
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
@@ -92,21 +92,29 @@ def test_environments_that_are_not_to_be_reset_early_are_left_alone() -> None:
     assert all(len({*places}) == 1 for places in places_of(env).places)
 
 
+def late_toy() -> Any:
+    make = functools.partial(ToyEnv, length=20)
+    return make_group_env(make, 4, seed=0, monitor_kwargs={"allow_early_resets": False})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("make_env", "n_steps", "is_said"),
+    ("make_env", "n_steps", "reason"),
     [
-        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 8, True),
-        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 16, False),
-        (lambda: toy(length=20), 8, False),
+        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 8, "use make_group_env"),
+        (lambda: VecMonitor(toy(length=20)), 8, "VecMonitor would report the pieces"),
+        (late_toy, 8, "allow_early_resets=False forbids it"),
+        (lambda: DummyVecEnv([functools.partial(ToyEnv, length=20)] * 4), 16, None),
+        (lambda: toy(length=20), 8, None),
     ],
-    ids=["a moment", "enough steps", "staggered"],
+    ids=["a moment", "VecMonitor", "no early resets", "enough steps", "staggered"],
 )
 def test_short_updates_of_copies_in_lockstep_are_said(
-    make_env: Any, n_steps: int, is_said: bool, recwarn: pytest.WarningsRecorder
+    make_env: Any, n_steps: int, reason: str | None, recwarn: pytest.WarningsRecorder
 ) -> None:
     places_of(make_env(), unrelated_starts=True, n_steps=n_steps)
     said = [str(each.message) for each in recwarn if "together, after 20 steps" in str(each.message)]
-    assert len(said) == is_said
+    assert len(said) == (reason is not None)
+    assert all(str(reason) in each for each in said)
 
 
 def test_copies_are_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
