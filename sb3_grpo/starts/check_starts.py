@@ -113,7 +113,7 @@ def check_starts(
         works if it was created from its id
     :param n_starts: number of starts of each kind to try
     :param n_steps: number of steps to play from each start
-    :param seed: seed of the starts and actions
+    :param seed: seed of the actions. Starts have the seeds from ``seed + 1`` on: 0 is no seed to some environments
     :param verbose: 0 prints nothing, 1 prints the table
     :return: the results
     :raises ValueError: if a number is invalid

@@ -38,8 +38,8 @@ class Probe(NamedTuple):
     :param n_steps: number of steps to play
     :param other_seed: seed of the noise of another episode that the copy plays before, different for each member: what is not
         restored then differs between members, even if they all play in one copy
-    :param n_other_steps: number of steps of that episode, different for each member and each probe: a counter that is not
-        restored then differs, too, whatever its period
+    :param n_other_steps: number of steps of that episode, different for each of up to ``n_steps`` (8 in training) members, and
+        for as many probes: a counter that is not restored then differs, too, whatever its period
     """
 
     seed: int
