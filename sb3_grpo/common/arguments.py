@@ -18,11 +18,11 @@ from sb3_grpo.common.kl import KL_ESTIMATORS
 from sb3_grpo.common.losses import LOSS_WEIGHTS, POLICY_LOSSES
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.groups.samplers import StartSampler
-from sb3_grpo.starts.atari import maker_of
+from sb3_grpo.starts.atari import make_atari_group_env, maker_of
 from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
 from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import name_of
-from sb3_grpo.utils.vec_envs import ask
+from sb3_grpo.utils.vec_envs import spec_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -201,11 +201,12 @@ def check_env(env: Any, n_envs: int | None = None) -> None:
             f"make_group_env({env.__name__}, n_envs=16)."
         )
     if isinstance(env, VectorEnv):
-        spec = ask(None, getattr, env, "spec")
-        env_id = spec.id if spec else "ALE/Pong-v5" if type(env.unwrapped).__module__.startswith("ale_py") else "..."
+        spec = spec_of(env)  # type: ignore[arg-type]
+        env_id = spec.id if spec else "..."
+        maker = make_atari_group_env if type(env.unwrapped).__module__.startswith("ale_py") else maker_of(env_id)
         raise ValueError(
             f"env must be an environment or a VecEnv of Stable-Baselines3, got {type(env).__name__}, a vector environment of "
-            f'Gymnasium: write {maker_of(env_id).__name__}("{env_id}", n_envs={env.num_envs}).'
+            f'Gymnasium: write {maker.__name__}("{env_id}", n_envs={env.num_envs}).'
         )
     parts = ("reset", "step", "observation_space", "action_space")
     missing = [] if isinstance(env, str) else [name for name in parts if not hasattr(env, name)]
