@@ -114,7 +114,7 @@ class _DeterministicActor(nn.Module):
             self.register_buffer("high", th.as_tensor(self.actions.high).double())
 
     def forward(self, *observations: th.Tensor) -> th.Tensor:
-        entries: Any = dict(zip(self.inputs, observations, strict=False))
+        entries: Any = dict(zip(self.inputs, observations[: len(self.inputs)], strict=True))
         masks = {} if self.masks is None else {"action_masks": observations[-1]}
         for index, (name, limit) in enumerate(self.normalized):
             mean, scale = self.get_buffer(f"mean{index}"), self.get_buffer(f"scale{index}")
