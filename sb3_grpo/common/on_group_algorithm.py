@@ -203,16 +203,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _choose_arguments(self) -> None:
         """Choose the arguments that the user did not set."""
 
-    def _check_together(self) -> None:
-        """
-        :raises ValueError: if the arguments contradict each other
-        """
-        check_together(self)
-
     def _setup_model(self) -> None:
         self._check_each_argument()
         self._choose_arguments()
-        self._check_together()
+        check_together(self)
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
         seed = self.seed
@@ -353,7 +347,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         self._check_each_argument()
-        self._check_together()
+        check_together(self)
         if self.env is None:
             name = type(self).__name__
             raise ValueError(
@@ -499,7 +493,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
             n_steps += 1
             has_ended = self._add_step(rollout_buffer, obs, new_obs, rewards, dones, infos)
             self._last_obs = new_obs  # type: ignore[assignment]
-            self._last_episode_starts = dones
 
             if has_ended or n_rollout_steps is not None:
                 is_ready = self._is_ready()

@@ -513,7 +513,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the model's action and the next hidden state
         """
         # SB3 says what is wrong with an observation that came with an info
-        if isinstance(observation, tuple) and isinstance(observation[-1], dict):
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
             return super().predict(observation)
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
