@@ -88,7 +88,7 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
     :raises ValueError: if it has not an entry, True or False, for each value of each part of an action
     """
     inner = innermost(env)
-    given = call(inner, METHOD) if (at_once := ask(None, getattr, inner, METHOD)) is None else at_once()
+    given: Any = call(inner, METHOD) if (at_once := ask(None, getattr, inner, METHOD)) is None else at_once()
     n_values = sum(n_choices(env.action_space))
     is_whole = getattr(given, "shape", None) == (env.num_envs, n_values)
     if is_whole and (whole := as_mask(given, given.size)) is not None:
