@@ -36,7 +36,6 @@ from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number, did_you_mean
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 from sb3_grpo.utils.user_warnings import warn_user
-from sb3_grpo.utils.vec_envs import ask
 
 
 class Adam(th.optim.Adam):
@@ -493,6 +492,12 @@ class ActorPolicy(ActorCriticPolicy):
             or type(self)._get_action_dist_from_latent is not ActorCriticPolicy._get_action_dist_from_latent
         )
 
+    def obs_to_tensor(self, observation: Any) -> tuple[PyTorchObs, bool]:
+        """See :meth:`BasePolicy.obs_to_tensor`."""
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            super().predict(observation)  # SB3 says what is wrong with an observation that came with an info
+        return super().obs_to_tensor(observation)
+
     def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],
@@ -512,9 +517,6 @@ class ActorPolicy(ActorCriticPolicy):
             says so (``mask_key``)
         :return: the model's action and the next hidden state
         """
-        # SB3 says what is wrong with an observation that came with an info
-        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-            return super().predict(observation)
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
@@ -536,8 +538,8 @@ class ActorPolicy(ActorCriticPolicy):
         flat = as_mask(action_masks, int(np.prod(shape)))
         if flat is None:
             raise ValueError(
-                f"action_masks has the shape {ask('(...)', np.shape, action_masks)}, and for {n} observations and actions of "
-                f"{self.action_space} it is {shape}, each entry True or False."
+                f"action_masks has the shape {getattr(action_masks, 'shape', '(...)')}, and for {n} observations and actions "
+                f"of {self.action_space} it is {shape}, each entry True or False."
             )
         masks = flat.reshape(shape)
         idx = forbidding_copy(masks, self.action_space)

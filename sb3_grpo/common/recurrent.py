@@ -252,8 +252,6 @@ class RecurrentActorPolicy(ActorPolicy):
         :param action_masks: the actions that are allowed, see :meth:`ActorPolicy.predict`
         :return: the model's action and the next hidden state
         """
-        if isinstance(observation, tuple):  # SB3 says what is wrong with an observation that came with an info
-            return super().predict(observation)
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         steps = self.steps_of(obs)

@@ -16,7 +16,7 @@ from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import make_group_env
-from sb3_grpo.utils.action_masks import n_choices
+from sb3_grpo.utils.action_masks import ask_for_masks, n_choices
 
 SPACES = {
     "discrete": spaces.Discrete(6),
@@ -326,6 +326,60 @@ def test_masks_that_cannot_be_used() -> None:
         GRPO("MlpPolicy", make_shop(cls=Weighted), **settings).learn(64)
     with pytest.raises(ValueError, match=r"WithoutMasks.get_distribution does not take any: .* use_masking=False"):
         GRPO(WithoutMasks, make_shop(), **settings).learn(64)
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError, AttributeError])
+def test_masks_that_fail_before_the_first_reset_are_not_ignored(error: type[Exception]) -> None:
+    class Unready(Shop):
+        @property
+        def action_masks(self) -> np.ndarray:
+            raise error("no board yet")
+
+    model = GRPO("MlpPolicy", make_shop(cls=Unready), **SMALL, n_steps=16)
+    with pytest.raises((TypeError, ValueError), match=r"no board yet|of Unready is no method: write def action_masks\(self\)"):
+        model.learn(64)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, float])
+def test_masks_of_all_copies_in_one_array(dtype: Any) -> None:
+    class AllAtOnce(DummyVecEnv):
+        factor = 1
+
+        def action_masks(self) -> np.ndarray:
+            masks = np.stack([env.unwrapped.allowed for env in self.envs]).astype(dtype)  # type: ignore[attr-defined]
+            masks[-1] *= np.array(self.factor, dtype)
+            return masks
+
+    env: Any = make_shop(cls=Shop, vec_env_cls=AllAtOnce)
+    env.reset()
+    masks = ask_for_masks(env)
+    assert masks.dtype == bool and (masks == env.action_masks()).all()
+    env.envs[0].unwrapped.allowed[:] = False
+    assert masks[0].any()  # a copy
+    env.factor = 3
+    if dtype is not bool:
+        with pytest.raises(ValueError, match=r"for copy 3 of 4. .* need 6 entries, True or False"):
+            ask_for_masks(env)
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
+def test_observations_as_tuples(policy: str) -> None:
+    model = GRPO(policy, make_shop("multi_discrete"), **SMALL, n_steps=16)
+    state = model.predict(np.array([0.1, 0.2]), deterministic=True)[1]
+    for given in ((0.5, 0.7), [0.5, 0.7]):
+        action, next_state = model.predict(given, state, np.zeros(1), deterministic=True)  # type: ignore[arg-type]
+        expected = model.predict(np.array([0.5, 0.7]), state, np.zeros(1), deterministic=True)
+        assert (action == expected[0]).all() and np.array_equal(next_state or (), expected[1] or ())
+    with pytest.raises(ValueError, match="Unexpected observation shape"):
+        model.predict(())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mixing Gym API with SB3 VecEnv API"):
+        model.predict((np.array([0.5, 0.7]), {}))  # type: ignore[arg-type]
+
+
+def test_masks_in_parts_of_other_sizes_are_said() -> None:
+    model = GRPO("MlpPolicy", make_shop("multi_discrete"), **SMALL, n_steps=16)
+    with pytest.raises(ValueError, match=r"for 1 observations and actions of MultiDiscrete.* it is \(1, 7\)"):
+        model.predict(np.zeros(2), action_masks=([1, 0], [1]))  # type: ignore[arg-type, call-arg]
 
 
 def test_an_environment_that_is_one_object() -> None:

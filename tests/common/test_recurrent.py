@@ -163,7 +163,7 @@ def test_evaluations_remember_and_only_do_what_is_allowed() -> None:
     model: Any = GRPO("MlpLstmPolicy", env, **SMALL, n_steps=16)
     assert evaluate_policy(Actor(model, env), env, n_eval_episodes=20, deterministic=False)[0] > 0  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"action_masks has the shape \(2,\), and for 4 observations"):
-        model.predict(env.reset(), action_masks=[True, False])
+        model.predict(env.reset(), action_masks=np.array([True, False]))
 
 
 @pytest.mark.parametrize("limit", [True, False])
