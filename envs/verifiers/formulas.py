@@ -27,33 +27,44 @@ _READABLE = re.compile(
     r"[A-Za-z0-9\s.,;%=<>+*/^_(){}|![\]-])+)"
 )
 _UNCERTAIN = re.compile(
-    rf"""(?ax)
-    (?<![\\A-Za-z])[A-Za-z]{{4}}  # a word
-    |(?:(?<![\\A-Za-z])(?!(?<=\d)[eE][-+]?\d)[A-Za-z]+|[)}}!]|[\d.]\s)\s*[\d.]  # a number behind something else: x2, 2 3
+    r"""(?ax)
+    (?<![\\A-Za-z])[A-Za-z]{4}  # a word
+    |(?:(?<![\\A-Za-z])(?!(?<=\d)[eE][-+]?\d)[A-Za-z]+|[)}!]|[\d.]\s)\s*[\d.]  # a number behind something else: x2, 2 3
     |[\d.]_  # a number of another base
-    |\.\d*\.|!!|--|[)}}]\s*!|\d{{4}}\s*!  # 3.4.5, x!!, (x)!, 1000!
+    |\.\d*\.|!!|--|[)}]\s*!|\d{4}\s*!  # 3.4.5, x!!, (x)!, 1000!
     |(?<!sqrt)\[[^,]*[])]  # [5]
     |(?<![\\A-Za-z])[A-Za-z]\(\s*-?[\d.]+\s*\)  # f(2)
-    |\^\{{[^{{}}]*\}}\s*\^  # x^2^3
+    |\^\{[^{}]*\}\s*\^  # x^2^3
+    |\^[{(\s]*T  # a transpose, which sympy leaves out for real numbers
+    |\\frac\s*\{\s*d|(?<![\\A-Za-z])d[a-z]\s*/  # dy/dx
+    |(?<![\\A-Za-z])[A-Za-z]*I|\\Gamma  # the imaginary unit and a function for sympy
+    |\d\s*\{|(?<![\w}\]^\\\s])\{[^{}]*\}\s*\{  # 6{7}, which would be a sum
+    |\\binom(?!\s*\{[\da-df-zA-Z\s+-]{1,5}\}\s*\{[\da-df-zA-Z\s+-]{1,5}\})  # or it takes long
     |/\s*(?:[\w.]+|\\[A-Za-z]+|\([^()]*\))\s*[A-Za-z(\\]  # 1/2x
-    |\\(?:{FUNCTIONS})(?![A-Za-z])[^-+*(){{}}]*/  # \sin x/2
-    |(?:^|[,{{])\s*([^,()[\]{{}}]+)\s*,(?:.*,)?\s*\1\s*(?:,|\\}}|$)  # 1, 1, which would be a set
-    |(?:[({{[][^)}}\]]*){{9}}  # nine brackets in one another
-    """
+    |\\(?:FUNCTIONS)(?![A-Za-z])[^-+*(){}]*/  # \sin x/2
+    |(?:^|[,{])\s*([^,()[\]{}]+)\s*,(?:.*,)?\s*\1\s*(?:,|\\}|$)  # 1, 1, which would be a set
+    |(?:[({[][^)}\]]*){9}  # nine brackets in one another
+    """.replace("FUNCTIONS", FUNCTIONS)
 )
 _REPEATING = re.compile(r"(?a)(\d*\.)(\d*)\\overline\{(\d+)\}")
 # A number that is worked out, and what is still to be calculated
 _WORKED_OUT = re.compile(
     rf"(?a)[-+]?\s*(?:{NUMBER}\s*%?|(?:{NUMBER}\s*\*\s*)?10\s*\^\{{[-+]?\d+\}}|\d*\\frac\{{-?\d+\}}\{{-?\d+\}})"
 )
-_CALCULATION = re.compile(r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/]|\*(?!\s*10\s*\^))|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln)")
+_CALCULATION = re.compile(r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/(]|\*(?!\s*10\s*\^)|\\(?!frac|overline)|\|[^|]+\|)|\}\s*\\|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln)")
 _FRACTION = re.compile(r"\\frac\{-?(\d+)\}\{-?(\d+)\}")
 _NAMED = re.compile(
     r"(?:^|(?<=,))\s*(?:(?:[A-Za-z]|\\vec\s*\{\w\}|\\[a-z]+)\s*(?:_\{\w+\}|\(\w+\))?|\([a-z](?:,\s*[a-z])+\)|"
     r"m?\s*\\angle\s*\{?\w{1,3}\}?|\|?[A-Z]{2,4}\|?|\\overline\s*\{[A-Z]{2}\}|\[[A-Z]{3,}\]|"
     r"(?:\\text\{)?(?i:area|perimeter|volume|length|distance|total|sum|speed|cost)\}?)\s*="
 )
-_UNIT = re.compile(r"(.*\S)\s*\\text\{(?!dozen|hundred|thousand|[mb]illion|hal[fv]|squared|cubed|factorial)([^{}]*)\}")
+# Numbers joined by -, as in dates, scores and ranges
+_JOINED = re.compile(r"\(*[\d.]+%?(?:\s*-\s*[\d.]+%?)+\)*|\(*\d+(?:\s*/\s*\d+){2,}\)*")
+# A word that does not change the number before it. In a formula, a degree may belong to only the last number
+_UNIT = re.compile(
+    r"(?!\s*+.+[^\d.\s].*\\text\{degree)(.*\S)\s*\\text\{(?![^{}]*(?:dozen|hundred|thousand|[mb]illion|hal[fv]|square[ds]|cubed|factorial|doubl|tripl|"
+    r"twice|\b(?:minu|plu|time|les|more|fewer|percent|pair|root|third|quarter)\b|th\b))([^{}]*)\}"
+)
 _KNOWN_UNIT = re.compile(
     r"(?:/?(?:(?:kilo|centi|milli)?(?:meter|gram|liter)|foot|inch|mile|yard|pound|ounce|second|minute|hour|day|week|month|year|"
     r"degree|radian|dollar|euro|yen|unit)[23]?)+"
@@ -92,7 +103,7 @@ def _is_same(a: str, b: str, reference: str) -> bool:
         b = _NAMED.sub("", b)
     (a, unit_a), (b, unit_b) = _unit(a, reference), _unit(b, reference)
     value, right = _read(a), _read(b)
-    if value is None or right is None or (unit_a and unit_b and unit_a != unit_b):
+    if value is None or right is None or _JOINED.fullmatch(b) or (unit_a and unit_b and unit_a != unit_b):
         return False
     if _WORKED_OUT.fullmatch(b):
         if _CALCULATION.search(a) or any(math.gcd(*map(int, parts)) > 1 for parts in _FRACTION.findall(a)):
@@ -109,7 +120,7 @@ def _text(text: str) -> str:
     :return: The same for texts that only differ in blanks, in the case of words, or in the brackets of a choice
     """
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
-    text = re.sub("[A-Za-z]{4,}", lambda word: word[0].lower(), " ".join(text.split()))
+    text = re.sub(r"(?<![\\A-Za-z])[A-Za-z]{4,}", lambda word: word[0].lower(), " ".join(text.split()))
     return re.sub(r"\s+(?!\w)|(?<!\w)\s+|(?<=\d)\s+(?=[a-z])|^\((?=\w\))|(?<=^\(\w)\)", "", text)
 
 
@@ -120,7 +131,9 @@ def _unit(text: str, reference: str) -> tuple[str, str]:
     :return: The amount, and the unit that follows it, if it is known or named in the reference
     """
     found = _UNIT.fullmatch(text)
-    return found.groups() if found and (_KNOWN_UNIT.fullmatch(found[2]) or found[2] in reference) else (text, "")  # type: ignore
+    # A noun in the plural, or the last word
+    named = found and rf"(?<![A-Za-z])(?=[A-Za-z]{{3}}){re.escape(found[2])}(?:e?s\b|(?![A-Za-z])[^A-Za-z\d]*$)"
+    return found.groups() if found and (_KNOWN_UNIT.fullmatch(found[2]) or re.search(named, reference)) else (text, "")  # type: ignore
 
 
 def _read(text: str) -> Any:

@@ -18,7 +18,8 @@ FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)|sinh|cosh|tanh|log|ln|exp|sqrt
 # Pattern -> what is written instead, one after the other. ␣ is a blank at the end. The first part is the layout of an answer:
 # what is thought, HTML, colors, and a last line that continues the one before, or repeats its end
 _TABLE = r"""
-(?s)<think>.*?</think>|\A.*<answer>|</answer>.* ->
+(?s)\A.*(?:</think>|<answer>)|</answer>.* ->
+(?s)\A.*<think>.* ->
 <(b|strong|i|em|u|span|mark|code)\b[^<>]*>([^<>\n]*)</\1> -> **\2**
 </?(?:p|div|br|center)\b[^<>]*> -> \n
 \\(?:text)?color\s*\{\w+\}\s* ->
@@ -202,19 +203,22 @@ _ANNOUNCED = re.compile(
     r"(?i)\A(?:.*[,;:]\s+)??(?:[\s#>*_`$-]|\\text\w*\{|(?:so|thus|hence|then|therefore|and|finally|is|the|my|our|final|correct|right)\b)*"
     r"(?:(?:answer|result|solution|choice|total|value|matrix|最?终?答案)[*_`\s]*"
     r"(?:(?:is|are|(?:would|will|must) be)\b\s*:?|[:：=是]+|(?<=\s)(?![A-Za-z]{2}))|#{4}|"
-    r"(?:the|it)\s+(?:(?!(?:not|never|wrong|false|incorrect|doubt)\b)[^\s,;:]+\s+)*?(?:is|are|was|equals|costs|takes|gives|yields)\b|"
-    r"we\s+(?:get|have|find|obtain|conclude)\b(?:\s+that\b)?)[*_`}\\\s]*(?<!\\)(.*?)[*_`.\s]*"
-    r"(?:,?\s+(?:because|since|(?:as|which)\b(?!.*\b(?:not|wrong|incorrect|false|impossible|contradict|too)))\b.*)?\Z"
+    r"(?:the|it)\s+(?:(?!(?:not|never|wrong|false|incorrect|doubt|opposite|negative|reciprocal|inverse|root|twice|double|"
+    r"half|minus|plus|times|less|without|if|it|\w+n't)\b)[^\s,;:]+\s+)*?(?:is|are|was|equals|costs|takes|gives|yields)\b|"
+    r"we\s+(?:get|have|find|obtain|conclude)\b(?:\s+that\b)?)[*_`}\\\s]*(?<!\\)(.*?)[*_`.\s]*\Z"
 )
 _MARKED = re.compile(r"(\*\*|`|(?<!\\)\$)((?:[^*`$]|\\\$|(?<=\*\*)\$(?=\d))+)\1")
 # What retracts an answer, or changes a number that it follows
 _TAKEN_BACK = re.compile(
     r"(?i)\b(?:not|never|n?either|nor|or|maybe|perhaps|possibly|except|unless|than|least|most|about|around|roughly|approximately|"
-    r"almost|doubt|wrong|incorrect|false|dozen|hundred|thousand|[mb]illion|squared|cubed|factorial)s?\b|n't\b|[<>~≈±]"
+    r"almost|doubt|wrong|incorrect|false|dozen|hundred|thousand|[mb]illion|squared|cubed|factorial|doubled|tripled|halved|twice|half|plus|"
+    r"minus|times|negative|opposite|reciprocal|root|under|below|above|over|exceeds|but|between|wait|actually|sorry|mistake)s?\b|"
+    r"\bno[,:.]|n't\b|[<>~≈±]"
 )
 # In a product, under a root or in a bracket, a box is only a part of the answer
 _BEFORE = re.compile(
-    r"(?s)(?:.*(?:(?<![<>!\\])[=:.,;：是]|(?<![\\A-Za-z])[^\W\d_]{2,}|\n))?[\s$*`&>]*(?:\\[(\[])?[\s$]*(?:(?<!\w)\{)?"
+    r"(?s)(?:.*(?:(?<![<>!\\])[=:.,;：是]|\n|\b(?i:again|is|are|was|were|be|gets?|finds?|obtain|ha[sv]e?|gives?|yields?|equals|costs?|takes?|"
+    r"makes?|sells?|earns?|needs?|pays?|spends?|at|to|that|answer|result|area|so|hence|thus|therefore)))?[\s$*`&>]*(?:\\[(\[])?[\s$]*(?:(?<!\w)\{)?"
 )
 _AFTER = re.compile(r"[\s$*`.。,;)}\]\\]*+(?:(?:(?<=[\s$])|\\text\s*\{\s*)[A-Za-z(]{2}[^\d^%!/+=]*)?")
 
@@ -244,6 +248,8 @@ def final_answer(text: str) -> tuple[str, str] | None:
     if box:
         after = after.lstrip()[len(extract_boxed_content(box + after, "last")) + 2 :]
         content = extract_boxed_content(text[len(before) - len(sentence) :], "all")
+    elif len(sentence) > 1000:
+        return None
     elif announced := _ANNOUNCED.fullmatch(sentence):
         return final_answer(announced[1])
     elif len(marked := [*_MARKED.finditer(sentence)]) == 1 and re.search("[A-Za-z]{2}", sentence[: marked[0].start()]):
@@ -251,8 +257,11 @@ def final_answer(text: str) -> tuple[str, str] | None:
         sentence = before
     else:
         return (text, "") if sentence == text else None
-    clause, after = re.split(r"[,;]\s", sentence)[-1], _SENTENCE.split(after)[0]
-    if _BEFORE.fullmatch(before) and _AFTER.fullmatch(after) and not _TAKEN_BACK.search(f"{clause} . {after}"):
+    clause = re.split(r"[,;]\s", sentence)[-1]
+    if _TAKEN_BACK.search(f"{clause} . {after}"):
+        return None
+    after = _SENTENCE.split(after)[0]
+    if _BEFORE.fullmatch(before) and _AFTER.fullmatch(after):
         return _ANNOUNCED.sub(r"\1", content), after
     return None
 

@@ -48,8 +48,8 @@ def make_math_verifier() -> Callable[[str, str], float]:
 def math_equivalent(answer: str, reference: str) -> bool:
     """
     Whether an answer is mathematically equal to the reference: 1/2 and 0.5, and formulas compared by sympy. The answer is the
-    whole text, or what the text states to be its answer in the end, see docs/text_tasks.md. Only works in the main thread of
-    a process. Raises a ``TimeoutError`` if equality was neither proved nor disproved.
+    whole text, or what the text states to be its answer in the end, see docs/text_tasks.md. Raises an
+    ``ArithmeticError`` if equality was neither proved nor disproved.
 
     :param answer: The agent's answer
     :param reference: The right answer
