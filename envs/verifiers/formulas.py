@@ -51,7 +51,10 @@ _REPEATING = re.compile(r"(?a)(\d*\.)(\d*)\\overline\{(\d+)\}")
 _WORKED_OUT = re.compile(
     rf"(?a)[-+]?\s*(?:{NUMBER}\s*%?|(?:{NUMBER}\s*\*\s*)?10\s*\^\{{[-+]?\d+\}}|\d*\\frac\{{-?\d+\}}\{{-?\d+\}})"
 )
-_CALCULATION = re.compile(r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/(]|\*(?!\s*10\s*\^)|\\(?!frac|overline)|\|[^|]+\|)|\}\s*\\|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln)")
+_CALCULATION = re.compile(
+    r"(?<=[\w)}!])(?<!\d[eE])\s*(?:[-+/(]|\*(?!\s*10\s*\^)|\\(?!frac|overline)|\|[^|]+\|)|\}\s*\\|"
+    r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln)"
+)
 _FRACTION = re.compile(r"\\frac\{-?(\d+)\}\{-?(\d+)\}")
 _NAMED = re.compile(
     r"(?:^|(?<=,))\s*(?:(?:[A-Za-z]|\\vec\s*\{\w\}|\\[a-z]+)\s*(?:_\{\w+\}|\(\w+\))?|\([a-z](?:,\s*[a-z])+\)|"
