@@ -31,7 +31,7 @@ TAKEN_BACK = (
     *("The answer is {} or {1}", "I do not know, {}", "{} is wrong", "it is wrong to say {}", "({}) or ({1})"),
     *(r"{} \lor {1}", r"{} \cup {1}", "{}, or rather {1}", "{}..{1}", "{} - {1} + {1}", "{} + 0*x", "0 + {}", "1*{}"),
     *("import os; {}", "__import__('os') or {}", "{} #", "'{}'", "f({})"),
-    *("print({})", "[{}][0]", "{} if True else {1}", "<b>{}</b>", "{{{{{}}}}}", "\u202e{}", "{}\x00", "{}e0e0"),
+    *("print({})", "[{}][0]", "{} if True else {1}", "\u202e{}", "{}\x00", "{}e0e0"),
     *("0x{}"),
 )
 NOISE = "0123456789+-*/^_=<>(){}[]$\\,.;:!?%&|#~'\" abcxyzijnotorπ\u00d7\u2212\n\t"
@@ -129,8 +129,9 @@ def main() -> None:
         tally.add(f"worth {right:g}", outcome, answer=answer[:200], reference=reference)
     tally.write(
         "answers",
-        'adversarial answers to the verifier "math"',
-        "1 for the right number or formula alone, 0 for everything else",
+        'generated answers to the verifier "math": values in other spellings, taken back, hostile',
+        "1 for the right value, 0 for everything else; what people think of is [another "
+        "question](../text_tasks.md#what-math-accepts)",
         slowest_seconds=round(slowest, 2),
     )
 
