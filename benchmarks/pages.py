@@ -61,18 +61,6 @@ def speed() -> str:
     return f"{draw_speed()}\n\n{markdown(columns, lines)}"
 
 
-def busy() -> str:
-    """
-    :return: A row for each algorithm, on idle and on busy cores
-    """
-    result, lines = read_result("busy.json"), []
-    labels = {"ppo": "PPO", "grpo": "GRPO", "grpo, all threads": "GRPO, a thread for each core"}
-    for subject, label in labels.items():
-        figures = [result[name]["median"][subject] for name in ("idle", "busy")]
-        lines.append([label, *(f"{each[key]:.1f}" for each in figures for key in ("seconds", "cpu_seconds"))])
-    return markdown(["", "idle, seconds", "CPU seconds", "busy, seconds", "CPU seconds"], lines)
-
-
 def atari_speed() -> str:
     """
     :return: A row for each algorithm on an Atari game
@@ -159,7 +147,7 @@ def trust() -> str:
     return f"{drawn}\n\n{table}"
 
 
-OWN = (speed, busy, atari_speed, critic_memory, trust)
+OWN = (speed, atari_speed, critic_memory, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
     **atari_exchange.WRITERS,
