@@ -495,7 +495,8 @@ class ActorPolicy(ActorCriticPolicy):
     def obs_to_tensor(self, observation: Any) -> tuple[PyTorchObs, bool]:
         """See :meth:`BasePolicy.obs_to_tensor`."""
         if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-            super().predict(observation)  # SB3 says what is wrong with an observation that came with an info
+            # SB3 says what is wrong with an observation that came with an info
+            super().predict(observation)  # type: ignore[arg-type]
         return super().obs_to_tensor(observation)
 
     def predict(
