@@ -129,9 +129,8 @@ def main() -> None:
         tally.add(f"worth {right:g}", outcome, answer=answer[:200], reference=reference)
     tally.write(
         "answers",
-        'generated answers to the verifier "math": values in other spellings, taken back, hostile',
-        "1 for the right value, 0 for everything else; what people think of is [another "
-        "question](../text_tasks.md#what-math-accepts)",
+        'generated answers to the verifier "math"',
+        "1 for the right value, 0 for everything else",
         slowest_seconds=round(slowest, 2),
     )
 

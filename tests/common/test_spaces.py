@@ -154,7 +154,7 @@ def test_observations_that_cannot_be_used(observation: spaces.Space, message: st
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (spaces.Text(3), "are Text.*one of Box, Discrete, MultiDiscrete, MultiBinary"),
+        (spaces.Text(3), "are a Text.*one of Box, Discrete, MultiDiscrete, MultiBinary"),
         (spaces.Dict({"a": VECTOR}), "are Dict.*one of Box, Discrete"),
         (MATRIX, r"write MultiDiscrete\(nvec=\[2, 3, 4, 5\]\)"),
         (spaces.MultiBinary([2, 3]), r"write MultiBinary\(6\)"),
