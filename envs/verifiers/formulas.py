@@ -2,24 +2,18 @@
 
 import math
 import re
-import sys
 from typing import Any
 
-import cloudpickle
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
 from sb3_grpo.envs.verifiers.markup import FUNCTIONS, NUMBER, final_answer, plain, reference_answer
-
-# The process that runs verifiers does not import this package: it is sent the functions below
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # Python cannot be interrupted while it calculates 9^{9^9}
 _MAX_EXPONENT = 5000
 # Longer answers are endless reasoning, or designed to take time
 _MAX_LENGTH = 500
 
-_CONVERSION = ConversionConfig(lowercase_symbols=False)
 # All that latex2sympy reads as it is meant
 _READABLE = re.compile(
     rf"(?a:(?:\\(?:{FUNCTIONS}|frac|binom|pi|infty|cup|[lr]floor|[lr]ceil|ne|le|ge|emptyset|"
@@ -61,6 +55,8 @@ _NAMED = re.compile(
     r"m?\s*\\angle\s*\{?\w{1,3}\}?|\|?[A-Z]{2,4}\|?|\\overline\s*\{[A-Z]{2}\}|\[[A-Z]{3,}\]|"
     r"(?:\\text\{)?(?i:area|perimeter|volume|length|distance|total|sum|speed|cost)\}?)\s*="
 )
+# A word that is the same in capitals, other than AB, which may be a segment or a product
+_WORD = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-z]{4,}|(?:[A-Z][a-z]{2}|(?i:yes|no))(?![A-Za-z]))")
 # Numbers joined by -, as in dates, scores and ranges
 _JOINED = re.compile(r"\(*[\d.]+%?(?:\s*-\s*[\d.]+%?)+\)*|\(*\d+(?:\s*/\s*\d+){2,}\)*")
 # A word that does not change the number before it. In a formula, a degree may belong to only the last number
@@ -74,11 +70,11 @@ _KNOWN_UNIT = re.compile(
 )
 
 
-def verify_math(answer: str, reference: str) -> float:
+def verify_math(answer: str, reference: str) -> bool:
     """
     :param answer: Text written by an agent
     :param reference: The right answer, or a solution that ends with it
-    :return: 1 if the answer is right, else 0. An ``ArithmeticError`` is raised if that is neither proved nor disproved
+    :return: Whether the answer is right. An ``ArithmeticError`` is raised if that is neither proved nor disproved
     """
     right, found = reference_answer(reference), final_answer(answer)
     if not right:
@@ -87,16 +83,14 @@ def verify_math(answer: str, reference: str) -> float:
             "with \\boxed{} or ####, or take verifier='exact'"
         )
     if found is None or len(found[0]) > _MAX_LENGTH:
-        return 0.0
+        return False
     # What follows a box may be its unit
-    return float(_is_same(plain(" ".join(found) if _unit(right, reference)[1] else found[0]), right, reference))
+    return _is_same(plain(" ".join(found) if _unit(right, reference)[1] else found[0]), right, reference)
 
 
 def _is_same(a: str, b: str, reference: str) -> bool:
     if _text(a) == _text(b):
         return True
-    if re.fullmatch("[A-Za-z ]{2,}", b) and "$" not in reference:
-        return _text(a).casefold() == _text(b).casefold()
     if "=" not in b:
         # x = 5 is 5, and 6! = 720 is 720
         a, *sides = _NAMED.sub("", a).split("=")
@@ -123,7 +117,7 @@ def _text(text: str) -> str:
     :return: The same for texts that only differ in blanks, in the case of words, or in the brackets of a choice
     """
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"(?<![\\A-Za-z])[A-Za-z]{4,}", lambda word: word[0].lower(), " ".join(text.split()))
+    text = _WORD.sub(lambda word: word[0].lower(), " ".join(text.split()))
     return re.sub(r"\s+(?!\w)|(?<!\w)\s+|(?<=\d)\s+(?=[a-z])|^\((?=\w\))|(?<=^\(\w)\)", "", text)
 
 
@@ -154,7 +148,11 @@ def _read(text: str) -> Any:
     # 2(3) would be a mixed number
     text = re.sub(r"(?<=\d)\s*\(", "*(", text)
     try:
-        value = _evaluated(latex2sympy(text, is_real=True, normalization_config=None, conversion_config=_CONVERSION))
+        value = _evaluated(
+            latex2sympy(
+                text, is_real=True, normalization_config=None, conversion_config=ConversionConfig(lowercase_symbols=False)
+            )
+        )
     except Exception:
         return None
     return None if value in (sympy.true, sympy.false) or value.has(sympy.nan, sympy.zoo) else value

@@ -28,21 +28,22 @@ def is_equivalent(answer: str, reference: str) -> bool:
     """
     # Full-width digits, and the minus sign of typesetting
     answer, reference = (unicodedata.normalize("NFKC", text.strip()).replace("\u2212", "-") for text in (answer, reference))
-    if answer == reference or not (_DECIMAL.fullmatch(answer) and _DECIMAL.fullmatch(reference)):
-        return answer == reference
-    return Decimal(answer.replace(",", "")) == Decimal(reference.replace(",", ""))
+    numbers = [Decimal(text.replace(",", "")) for text in (answer, reference) if _DECIMAL.fullmatch(text)]
+    return answer == reference or (len(numbers) == 2 and numbers[0] == numbers[1])
 
 
-def make_math_verifier() -> Callable[[str, str], float]:
+def make_math_verifier() -> Callable[[str, str], bool]:
     """
     :return: :func:`math_equivalent` as a function that runs in a process without this package
     """
     try:
-        from sb3_grpo.envs.verifiers.formulas import verify_math
+        from sb3_grpo.envs.verifiers import formulas, markup
     except ImportError as error:
         raise ImportError('Comparing mathematics needs latex2sympy2_extended: pip install "sb3-grpo[text]"') from error
+    for module in (formulas, markup):
+        cloudpickle.register_pickle_by_value(module)
     # Unpickling this function imports sympy, before the time limit of the first answer begins
-    return verify_math
+    return formulas.verify_math
 
 
 def math_equivalent(answer: str, reference: str) -> bool:
@@ -55,4 +56,4 @@ def math_equivalent(answer: str, reference: str) -> bool:
     :param reference: The right answer
     :return: True if they are equivalent
     """
-    return bool(make_math_verifier()(answer, reference))
+    return make_math_verifier()(answer, reference)
