@@ -73,7 +73,14 @@ def _export(model: BaseAlgorithm, runtime: Any) -> bytes:
             verbose=False,
         )
     exported = program.model_proto.SerializeToString()  # type: ignore[union-attr]
-    _compare(runtime.InferenceSession(exported, providers=["CPUExecutionProvider"]), model, samples, actor.masks)
+    try:
+        session = runtime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ValueError(
+            f"onnxruntime refuses the exported file: {error}. Rename a part of the observation that has the name of "
+            "the output (action) or of an operation, such as linear or cat."
+        ) from error
+    _compare(session, model, samples, actor.masks)
     return exported
 
 

@@ -38,11 +38,10 @@ def offers_masks(env: VecEnv) -> bool:
     :raises ValueError: if only some copies in this process do, or its actions have no masks
     """
     inner = innermost(env)
-    if isinstance(inner, DummyVecEnv):
-        have = [_has(each) for each in inner.envs]
-        if len({*have}) > 1:
-            raise ValueError(f"Environment copy {have.index(False)} has no method {METHOD}(), and others do: give it one.")
-    if not (_has(inner) or offers(inner, METHOD)):
+    have = [_has(each) for each in inner.envs] if isinstance(inner, DummyVecEnv) else [offers(inner, METHOD)]
+    if len({*have}) > 1:
+        raise ValueError(f"Environment copy {have.index(False)} has no method {METHOD}(), and others do: give it one.")
+    if not (_has(inner) or have[0]):
         return False
     if not n_choices(env.action_space):
         raise ValueError(
@@ -62,23 +61,25 @@ def _has(env: gym.Env | VecEnv) -> bool:
     return True
 
 
-def as_mask(given: Any, n_values: int) -> np.ndarray | None:
+def as_mask(given: Any, sizes: list[int]) -> np.ndarray | None:
     """
     :param given: What an environment or a user gives as a mask: an array, or an array for each part of an action, as
         ``MultiDiscrete.sample(mask)`` of Gymnasium takes them
-    :param n_values: Number of entries of a mask
-    :return: (n_values,) bool, a copy, which the environment does not change later; ``None`` if it is no mask
+    :param sizes: Number of values of each part of an action
+    :return: (A,) bool, a copy, which the environment does not change later; ``None`` if it is no mask
     """
-    flat = _flat(given)
-    is_mask = flat.size == n_values and (flat.dtype == bool or np.all((flat == 0) | (flat == 1)))
+    parts = _parts(given)
+    flat = np.concatenate(parts)
+    has_all = flat.size == sum(sizes) and {*np.cumsum([len(part) for part in parts])} <= {*np.cumsum(sizes)}
+    is_mask = has_all and (flat.dtype == bool or np.all((flat == 0) | (flat == 1)))
     return flat.astype(bool) if is_mask else None
 
 
-def _flat(given: Any) -> np.ndarray:
+def _parts(given: Any) -> list[np.ndarray]:
     try:
-        return np.ravel(given)
+        return [np.ravel(given)]
     except ValueError:  # parts of different sizes
-        return np.concatenate([_flat(each) for each in given])
+        return [part for each in given for part in _parts(each)]
 
 
 def ask_for_masks(env: VecEnv) -> np.ndarray:
@@ -89,21 +90,22 @@ def ask_for_masks(env: VecEnv) -> np.ndarray:
     """
     inner = innermost(env)
     given: Any = call(inner, METHOD) if (at_once := ask(None, getattr, inner, METHOD)) is None else at_once()
-    n_values = sum(n_choices(env.action_space))
+    sizes = n_choices(env.action_space)
+    n_values = sum(sizes)
     is_whole = getattr(given, "shape", None) == (env.num_envs, n_values)
-    if is_whole and (whole := as_mask(given, given.size)) is not None:
+    if is_whole and (whole := as_mask(given, [given.size])) is not None:
         return whole.reshape(given.shape)
     given = [*given] if np.iterable(given) else [given]
-    masks = [as_mask(each, n_values) for each in given]
+    masks = [as_mask(each, sizes) for each in given]
     idx = next((idx for idx, mask in enumerate(masks) if mask is None), 0)
     if masks[idx] is not None and len(masks) == env.num_envs:
         return np.stack(masks)  # type: ignore[arg-type]
-    wrong = _flat(given[idx]) if given else np.empty(0)
+    wrong = _parts(given[idx]) if given else [np.empty(0)]
     raise ValueError(
-        f"{METHOD}() of {names_of(env)[0]} returns {short_repr(wrong.tolist())} "
-        f"({wrong.size} entries) for copy {idx} of {len(masks)}. Actions of {env.action_space} in {env.num_envs} copies need "
-        f"{n_values} entries, True or False, one for each value of each part, in an array of the shape ({n_values},). To "
-        "ignore the masks: use_masking=False."
+        f"{METHOD}() of {names_of(env)[0]} returns {short_repr(np.concatenate(wrong).tolist())} "
+        f"({short_repr([*map(len, wrong)])} entries) for copy {idx} of {len(masks)}. Actions of {env.action_space} in "
+        f"{env.num_envs} copies need {short_repr(sizes)} entries, True or False, one for each value of each part, in an array "
+        f"of the shape ({n_values},). To ignore the masks: use_masking=False."
     )
 
 
@@ -125,7 +127,7 @@ def allowed_action(env: gym.Env, action: Any) -> Any:
     :return: The same action, in which the next value takes the place of one that the environment does not allow now
     """
     sizes = n_choices(env.action_space)
-    mask = as_mask(env.get_wrapper_attr(METHOD)(), sum(sizes)) if sizes and _has(env) else None
+    mask = as_mask(env.get_wrapper_attr(METHOD)(), sizes) if sizes and _has(env) else None
     if mask is None:
         return action
     parts = np.array(np.ravel(action), dtype=np.int64)

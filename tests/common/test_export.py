@@ -110,6 +110,13 @@ class Moody(ActorPolicy):
         return actions if th.compiler.is_compiling() else 1 - actions
 
 
+def test_a_part_of_the_observation_with_the_name_of_the_output(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    named = SpacesEnv(spaces.Dict({"action": VECTOR}), spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"refuses the exported file.*Rename a part of the observation"):
+        GRPO("MultiInputPolicy", named, **SMALL).export_onnx(tmp_path / "policy.onnx")
+
+
 def test_a_file_that_acts_differently_is_not_written(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = GRPO(Moody, SpacesEnv(VECTOR, spaces.Discrete(2)), **SMALL)

@@ -16,7 +16,7 @@ from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import make_group_env
-from sb3_grpo.utils.action_masks import ask_for_masks, n_choices
+from sb3_grpo.utils.action_masks import ask_for_masks, n_choices, offers_masks
 
 SPACES = {
     "discrete": spaces.Discrete(6),
@@ -310,13 +310,16 @@ def test_masks_that_cannot_be_used() -> None:
     ):
         GRPO("MlpPolicy", make_shop(cls=Closed), **settings).learn(64)
     for masks, message in (
-        (lambda self: np.ones(7), r"of Returns returns .* \(7 entries\) .* Actions of Discrete\(6\) in 4 copies need 6"),
-        (lambda self: None, r"action_masks\(\) of Returns returns \[None\] \(1 entries\)"),
+        (
+            lambda self: np.ones(7),
+            r"of Returns returns .* \(\[7\] entries\) .* Actions of Discrete\(6\) .* need \[6\]",
+        ),
+        (lambda self: None, r"action_masks\(\) of Returns returns \[None\] \(\[1\] entries\)"),
         (lambda self: None if self.time else self.allowed, r"action_masks\(\) of Returns returns \[None\]"),
-        (lambda self: ([1, 0], [1]), r"of Returns returns \[1, 0, 1\] \(3 entries\) for copy 0 .* of the shape \(6,\)"),
-        (lambda self: ["yes"] * 6, r"returns \['yes', .* \(6 entries\).* need 6 entries, True or False"),
-        (lambda self: 2 * self.allowed, r"returns \[.*2.*\] \(6 entries\).* need 6 entries, True or False"),
-        (lambda self: np.where(self.allowed, 0.0, -np.inf), r"returns \[.*-inf.* need 6 entries, True or False"),
+        (lambda self: ([1, 0], [1]), r"of Returns returns \[1, 0, 1\] \(\[2, 1\] entries\) for copy 0 .* of the shape \(6,\)"),
+        (lambda self: ["yes"] * 6, r"returns \['yes', .* \(\[6\] entries\).* need \[6\] entries, True or False"),
+        (lambda self: 2 * self.allowed, r"returns \[.*2.*\] \(\[6\] entries\).* need \[6\] entries, True or False"),
+        (lambda self: np.where(self.allowed, 0.0, -np.inf), r"returns \[.*-inf.* need \[6\] entries, True or False"),
         (property(lambda self: self.allowed), r"action_masks of Returns is no method: write def action_masks\(self\)"),
     ):
         returns: Any = type("Returns", (Shop,), {"action_masks": masks})
@@ -340,6 +343,20 @@ def test_masks_that_fail_before_the_first_reset_are_not_ignored(error: type[Exce
         model.learn(64)
 
 
+def test_parts_of_a_mask_in_another_order() -> None:
+    class Swapped(MaskedShop):
+        def action_masks(self) -> Any:
+            return [np.ones(4), np.ones(3)]
+
+    with pytest.raises(ValueError, match=r"returns .* \(\[4, 3\] entries\) for copy 0 .* need \[3, 4\] entries"):
+        GRPO("MlpPolicy", make_shop("multi_discrete", cls=Swapped), **SMALL, n_steps=16).learn(64)
+
+
+def test_none_in_place_of_masks() -> None:
+    """A base class may have ``action_masks = None`` for its subclasses to override."""
+    assert not offers_masks(make_shop(cls=type("Unmasked", (Shop,), {"action_masks": None})))
+
+
 @pytest.mark.parametrize("dtype", [bool, np.int8, float])
 def test_masks_of_all_copies_in_one_array(dtype: Any) -> None:
     class AllAtOnce(DummyVecEnv):
@@ -358,7 +375,7 @@ def test_masks_of_all_copies_in_one_array(dtype: Any) -> None:
     assert masks[0].any()  # a copy
     env.factor = 3
     if dtype is not bool:
-        with pytest.raises(ValueError, match=r"for copy 3 of 4. .* need 6 entries, True or False"):
+        with pytest.raises(ValueError, match=r"for copy 3 of 4. .* need \[6\] entries, True or False"):
             ask_for_masks(env)
 
 
