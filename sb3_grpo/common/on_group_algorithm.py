@@ -1,6 +1,5 @@
 """Base class of algorithms that learn from groups of episodes with a common start."""
 
-import functools
 import inspect
 import math
 import os
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -31,8 +31,8 @@ from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
     ActorPolicy,
-    default_policy_kwargs,
     fuse_adam,
+    has_own_extractor,
 )
 from sb3_grpo.common.recurrent import (
     RecurrentActorCnnPolicy,
@@ -247,10 +247,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :return: ``policy_kwargs`` of a new model, unless the user gives others
         """
         # With many copies, statistics of the first moments of an episode would spoil the first updates
-        if self._vec_normalize_observes or self._has_many_copies:
-            return {}
-        is_own = self.policy_class not in self.policy_aliases.values()
-        return default_policy_kwargs(is_own, self.action_space, self.policy_kwargs)
+        normalizes = isinstance(self.action_space, spaces.Box) and not (self._vec_normalize_observes or self._has_many_copies)
+        # Custom policies and features extractors may rely on the original values
+        is_own = self.policy_class not in self.policy_aliases.values() or has_own_extractor(self.policy_kwargs)
+        return {"normalize_observations": True} if normalizes and not is_own else {}
 
     @property
     def _has_many_copies(self) -> bool:
@@ -280,9 +280,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
-        make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
         try:
-            policy = make(use_sde=self.use_sde, **policy_kwargs)
+            policy = self.policy_class(
+                self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
+            )
         except IMPOSSIBLE as error:
             # SB3's assertions and errors of spaces say themselves what is wrong
             says_it = isinstance(error, SpaceError) or (isinstance(error, AssertionError) and str(error))
@@ -488,7 +489,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             with th.inference_mode():
                 actions, dist_inputs = sample_actions(obs) if masks is None else sample_actions(obs, masks)
             rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups, masks)
-            new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
+            new_obs, rewards, dones, infos = self.collector.step(self.policy.env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
             has_ended = self._add_step(rollout_buffer, obs, new_obs, rewards, dones, infos)
@@ -686,13 +687,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if action_masks is None:
             return super().predict(observation, state, episode_start, deterministic)
         return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
-
-    def _env_actions(self, actions: np.ndarray) -> np.ndarray:
-        """
-        :param actions: Actions as sampled by the policy
-        :return: Actions within the bounds of the action space
-        """
-        return self.policy.cast_actions(self.policy.bounded(actions))
 
     def _add_step(
         self,

@@ -521,22 +521,21 @@ class ActorPolicy(ActorCriticPolicy):
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        actions = self._predicted(obs, n, deterministic, self._checked_masks(action_masks, n))
+        actions = self._predicted(obs, n, deterministic, action_masks)
         return actions if is_vectorized else actions.squeeze(axis=0), state
 
-    def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor | None:
+    def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor:
         """
         :param action_masks: Masks given to ``predict``
         :param n: Number of observations
         :return: (n, A) bool
         :raises ValueError: if they are not for n observations, or for other actions
         """
-        if action_masks is None:
-            return None
-        shape = (n, sum(n_choices(self.action_space)))
-        if shape[1] == 0:
+        sizes = n_choices(self.action_space)
+        if not sizes:
             raise ValueError(f"Actions of {self.action_space} have no masks: leave action_masks out.")
-        flat = as_mask(action_masks, int(np.prod(shape)))
+        shape = (n, sum(sizes))
+        flat = as_mask(action_masks, sizes * n)
         if flat is None:
             raise ValueError(
                 f"action_masks has the shape {getattr(action_masks, 'shape', '(...)')}, and for {n} observations and actions "
@@ -548,31 +547,34 @@ class ActorPolicy(ActorCriticPolicy):
             raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
         return th.as_tensor(masks, device=self.device)
 
-    def _predicted(self, obs: Any, n: int, deterministic: bool, action_masks: th.Tensor | None) -> np.ndarray:
+    def _predicted(self, obs: Any, n: int, deterministic: bool, action_masks: Any) -> np.ndarray:
         """
         :param obs: n observations
         :param n: Their number
         :param deterministic: Whether to return deterministic actions
-        :param action_masks: (n, A) the actions that are allowed
+        :param action_masks: Masks given to ``predict``
         :return: (n, \\*action_shape) actions for the environments
         """
-        masks = () if action_masks is None else (action_masks,)  # a subclass may not take any
+        # A subclass may not take any
+        masks = () if action_masks is None else (self._checked_masks(action_masks, n),)
         with th.no_grad(), suitable_threads(self, n):
             actions = self._predict(obs, deterministic, *masks).cpu().numpy()
         actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
-        return self.cast_actions(self.bounded(actions))
+        return self.env_actions(actions)
 
-    def bounded(self, actions: np.ndarray) -> np.ndarray:
+    def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """
         :param actions: Actions as sampled
-        :return: Actions within the bounds of the action space
+        :return: The same within the bounds of the action space, and as its numbers: those of a ``Box`` of integers are rounded
         """
-        if not isinstance(self.action_space, spaces.Box):
+        space = self.action_space
+        if isinstance(space, spaces.MultiDiscrete):
+            return actions.astype(space.dtype, copy=False)
+        if not isinstance(space, spaces.Box):
             return actions
-        if self.squash_output:
-            return self.unscale_action(actions)
         # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
-        return np.clip(actions, self.action_space.low, self.action_space.high)
+        actions = self.unscale_action(actions) if self.squash_output else np.clip(actions, space.low, space.high)
+        return (actions if np.issubdtype(space.dtype, np.floating) else np.rint(actions)).astype(space.dtype, copy=False)
 
     def _predict(
         self, observation: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
@@ -587,17 +589,6 @@ class ActorPolicy(ActorCriticPolicy):
         """
         masks = () if action_masks is None else (action_masks,)
         return self.get_distribution(observation, *masks).get_actions(deterministic=deterministic)
-
-    def cast_actions(self, actions: np.ndarray) -> np.ndarray:
-        """
-        :param actions: Actions within the bounds of the action space
-        :return: The same as the numbers of the action space: those of a ``Box`` of integers are rounded
-        """
-        space = self.action_space
-        if not isinstance(space, spaces.Box | spaces.MultiDiscrete):
-            return actions
-        whole = isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating)
-        return (np.rint(actions) if whole else actions).astype(space.dtype, copy=False)
 
     def reset_noise(self, n_envs: int = 1) -> None:
         """
@@ -695,16 +686,3 @@ def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
     :return: Whether it uses a custom features extractor
     """
     return policy_kwargs.get("features_extractor_class") not in (None, CombinedExtractor, FlattenExtractor, NatureCNN)
-
-
-def default_policy_kwargs(own_policy: bool, action_space: spaces.Space, policy_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """
-    :param own_policy: Whether the policy class of a model is a custom one
-    :param action_space: Action space
-    :param policy_kwargs: ``policy_kwargs`` given by the user
-    :return: ``normalize_observations=True`` if actions are continuous, unless the policy or features extractor is a custom
-        one, which may rely on the original values
-    """
-    if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs):
-        return {}
-    return {"normalize_observations": True}

@@ -278,7 +278,7 @@ class RecurrentActorPolicy(ActorPolicy):
             goes_on = ~th.as_tensor(np.ravel(episode_start), dtype=th.bool, device=self.device)
             steps.states = steps.states * goes_on[:, None, None, None]
         n = len(steps.states)
-        actions = self._predicted(steps, n, deterministic, self._checked_masks(action_masks, n))
+        actions = self._predicted(steps, n, deterministic, action_masks)
         assert steps.after is not None
         after = tuple(each.cpu().numpy() for each in steps.after)
         return actions if is_vectorized else actions.squeeze(axis=0), after

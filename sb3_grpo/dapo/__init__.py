@@ -1,25 +1,5 @@
 from sb3_grpo.dapo.dapo import DAPO
-from sb3_grpo.grpo.policies import (
-    CausalLMPolicy,
-    CnnLstmPolicy,
-    CnnPolicy,
-    MlpLstmPolicy,
-    MlpPolicy,
-    MultiInputLstmPolicy,
-    MultiInputPolicy,
-    TokenActorCriticPolicy,
-    TokenPolicy,
-)
+from sb3_grpo.grpo import policies
+from sb3_grpo.grpo.policies import *  # noqa: F403
 
-__all__ = [
-    "DAPO",
-    "CausalLMPolicy",
-    "CnnLstmPolicy",
-    "CnnPolicy",
-    "MlpLstmPolicy",
-    "MlpPolicy",
-    "MultiInputLstmPolicy",
-    "MultiInputPolicy",
-    "TokenActorCriticPolicy",
-    "TokenPolicy",
-]
+__all__ = ["DAPO", *policies.__all__]

@@ -1,25 +1,5 @@
+from sb3_grpo.grpo import policies
 from sb3_grpo.grpo.grpo import GRPO
-from sb3_grpo.grpo.policies import (
-    CausalLMPolicy,
-    CnnLstmPolicy,
-    CnnPolicy,
-    MlpLstmPolicy,
-    MlpPolicy,
-    MultiInputLstmPolicy,
-    MultiInputPolicy,
-    TokenActorCriticPolicy,
-    TokenPolicy,
-)
+from sb3_grpo.grpo.policies import *  # noqa: F403
 
-__all__ = [
-    "GRPO",
-    "CausalLMPolicy",
-    "CnnLstmPolicy",
-    "CnnPolicy",
-    "MlpLstmPolicy",
-    "MlpPolicy",
-    "MultiInputLstmPolicy",
-    "MultiInputPolicy",
-    "TokenActorCriticPolicy",
-    "TokenPolicy",
-]
+__all__ = ["GRPO", *policies.__all__]

@@ -31,7 +31,7 @@ def register() -> None:
     """
     rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO, "ppo_mask": MaskablePPO})
     samplers, converters = rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER, rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER
-    samplers.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params, "ppo_mask": samplers["ppo"]})
+    samplers.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params, "ppo_mask": samplers["ppo"]})  # type: ignore[dict-item]
     converters.update({"grpo": convert_params, "dapo": convert_params, "ppo_mask": converters["ppo"]})
     for name, kwargs in _MASKED_ENVS.items():
         if f"{name}-v0" not in gym.registry:

@@ -151,12 +151,10 @@ def _with_schedule(trial: optuna.Trial, kwargs: dict[str, Any]) -> dict[str, Any
     return kwargs
 
 
-def sample_grpo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+def sample_grpo_params(trial: optuna.Trial, *unused: Any) -> dict[str, Any]:
     """
     :param trial: the trial
-    :param n_actions: not used
-    :param n_envs: not used
-    :param additional_args: not used
+    :param unused: what other algorithms' functions need
     :return: keyword arguments of GRPO
     """
     # DAPO's mean over all steps helps GRPO where episodes differ much in length
@@ -166,12 +164,10 @@ def sample_grpo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     return _with_schedule(trial, convert_params(drawn))
 
 
-def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+def sample_dapo_params(trial: optuna.Trial, *unused: Any) -> dict[str, Any]:
     """
     :param trial: the trial
-    :param n_actions: not used
-    :param n_envs: not used
-    :param additional_args: not used
+    :param unused: what other algorithms' functions need
     :return: keyword arguments of DAPO
     """
     drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}

@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import numpy as np
@@ -215,17 +216,19 @@ def test_sde_noise_has_the_width_that_was_learned(kwargs: dict[str, bool]) -> No
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.filterwarnings("ignore:The training environment was reset")
 def test_sde_noise_stays_during_an_episode(n_envs: int, resets: bool) -> None:
-    class Noise(GRPO):
-        seen: list[Any]
+    seen: list[tuple[list[int], th.Tensor]] = []
 
-        def _env_actions(self, actions: np.ndarray) -> np.ndarray:
-            noise: Any = self.policy.action_dist
+    class Noise(ActorPolicy):
+        def env_actions(self, actions: np.ndarray) -> np.ndarray:
+            noise: Any = self.action_dist
             matrices = noise.exploration_mat[None] if n_envs == 1 else noise.exploration_matrices
-            times = self.collector.time.tolist()
-            self.seen = [*getattr(self, "seen", []), (times, matrices.detach().clone())]
-            return super()._env_actions(actions)
+            seen.append((model.collector.time.tolist(), matrices.detach().clone()))
+            return super().env_actions(actions)
 
-    model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=Noise, length=None, use_sde=True, group_size=2)
+    def make(_: str, *args: Any, **kwargs: Any) -> GRPO:
+        return GRPO(Noise, *args, **kwargs)
+
+    model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=make, length=None, use_sde=True, group_size=2)
 
     class Reset(BaseCallback):
         def _on_step(self) -> bool:
@@ -234,8 +237,8 @@ def test_sde_noise_stays_during_an_episode(n_envs: int, resets: bool) -> None:
             return True
 
     model.learn(n_envs + 1, callback=Reset())  # a single rollout
-    assert n_envs == 1 or resets or any(0 in times and any(times) for times, _ in model.seen)
-    for (_, before), (times, now) in zip(model.seen, model.seen[1:], strict=False):
+    assert n_envs == 1 or resets or any(0 in times and any(times) for times, _ in seen)
+    for (_, before), (times, now) in itertools.pairwise(seen):
         for copy, time in enumerate(times):
             assert th.equal(before[copy], now[copy]) == (time > 0)
 
