@@ -16,6 +16,7 @@ FROM_THE_BOTTOM_UP = [
     ["presets"],
     ["envs"],
     ["console"],
+    ["hub"],
     ["zoo"],
     ["classroom"],
     ["cli"],

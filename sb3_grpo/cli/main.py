@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 import sb3_grpo
-from sb3_grpo.console import INTERRUPTED, USAGE_ERROR, UsageError, say
+from sb3_grpo.console import INTERRUPTED, USAGE_ERROR, UsageError, is_own_error, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,18 +25,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _make_parser().parse_args(argv)
         args.argv = argv
         return args.run(args)
-    except (UsageError, OSError) as error:
-        say(Text("Error: ", "bold red"), str(error), stderr=True)
-        return USAGE_ERROR
     except KeyboardInterrupt:
         say(Text("Interrupted", "bold yellow"), stderr=True)
         return INTERRUPTED
+    except Exception as error:
+        if not (isinstance(error, UsageError | OSError) or is_own_error(error)):
+            raise
+        say(Text("Error: ", "bold red"), str(error), stderr=True)
+        return USAGE_ERROR
 
 
 def _make_parser() -> argparse.ArgumentParser:
     # Imported only here, where main handles Ctrl-C: this takes a while
     from sb3_grpo.cli.compare import add_compare
     from sb3_grpo.cli.homework import add_homework
+    from sb3_grpo.cli.hub import add_hub
     from sb3_grpo.cli.lecture import add_lecture
     from sb3_grpo.cli.notebooks import add_notebooks
     from sb3_grpo.cli.text import add_text
@@ -51,6 +54,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add_lecture(commands)
     add_notebooks(commands)
     add_homework(commands)
+    add_hub(commands)
     return parser
 
 

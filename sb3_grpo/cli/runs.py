@@ -21,8 +21,7 @@ from stable_baselines3.common.utils import get_latest_run_id
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
 from sb3_grpo.cli.settings import add_set, known_settings
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
-from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, is_own_error, save_model, say
-from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.machine import describe_machine, versions
 
@@ -255,7 +254,9 @@ class Run:
         if model.default_policy_kwargs:
             used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
         machine = {**describe_machine(), "device": str(model.device)}
-        self.config = {"arguments": arguments, "hyperparameters": used, "policy": type(model.policy).__name__}
+        command = shlex.join(["sb3-grpo", *args.argv])
+        policy_name = type(model.policy).__name__
+        self.config = {"command": command, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model
 
@@ -265,10 +266,7 @@ class Run:
         :return: the model, ready to resume training
         """
         self.config = json.loads((self.output / CONFIG).read_text())
-        try:
-            return ALGORITHMS[self.args.algo].resume(self.output / CHECKPOINTS, env, device=self.args.device)
-        except (ValueError, StartNotSupportedError) as error:
-            raise UsageError(str(error)) from error
+        return ALGORITHMS[self.args.algo].resume(self.output / CHECKPOINTS, env, device=self.args.device)
 
     def write_config(self, **sections: Any) -> None:
         """
@@ -303,7 +301,7 @@ class Run:
         except KeyboardInterrupt:
             self.interrupted = True
         except Exception as raised:
-            self.error = UsageError(str(raised)) if is_own_error(raised) else raised
+            self.error = raised
         finally:
             signal.signal(signal.SIGTERM, sigterm)
             progress.on_training_end()

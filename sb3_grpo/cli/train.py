@@ -19,7 +19,7 @@ from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_
 from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.callbacks import Curve
-from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
+from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import is_atari_id, make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 
@@ -77,11 +77,6 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
         return make_env_of(env_id, n_envs, seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
-    except ValueError as error:
-        if not is_own_error(error):
-            raise
-        # For example more copies than the environment allows
-        raise UsageError(str(error)) from error
 
 
 def _choose_policy(space: spaces.Space) -> str:

@@ -141,4 +141,6 @@ _COMMANDS: dict[str, Callable[[], None]] = {
     "record_training": _script("record_training"),
     "benchmark": _script("benchmark"),
     "plot": plot,
+    "push_to_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").push(),
+    "load_from_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").load(),
 }

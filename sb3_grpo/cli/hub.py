@@ -1,0 +1,64 @@
+"""``sb3-grpo hub``: share models on the Hugging Face Hub."""
+
+import argparse
+import json
+from pathlib import Path
+
+from sb3_grpo.cli.runs import CONFIG, MODEL
+from sb3_grpo.console import ALGORITHMS, OK, UsageError, find_env, say
+from sb3_grpo.starts.atari import is_atari_id
+
+
+def add_hub(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: where to add the command
+    """
+    parser = commands.add_parser(
+        "hub",
+        help="share models on the Hugging Face Hub, without pickles",
+        description="Share models on the Hugging Face Hub. Their files hold only data: loading them runs no code. "
+        "To upload, log in first: hf auth login.",
+    )
+    others = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    push = others.add_parser(
+        "push",
+        help="upload the model of a run of train",
+        description="Evaluate the model of a run of train, and upload it with a card and its clip.",
+    )
+    push.add_argument("folder", type=Path, help="folder of the run")
+    push.set_defaults(run=_push)
+    load = others.add_parser(
+        "load", help="download a model", description="Download a model. Files with pickles, which could run code, are refused."
+    )
+    load.add_argument("--output", type=Path, default=Path(MODEL), help="file to write (default: %(default)s)")
+    load.set_defaults(run=_load)
+    for command in push, load:
+        command.add_argument("repo", help="repository: USER/NAME")
+
+
+def _push(args: argparse.Namespace) -> int:
+    from sb3_grpo.hub import CLIP, push_to_hub
+
+    config = json.loads((args.folder / CONFIG).read_text())
+    arguments = config["arguments"]
+    if arguments["command"] != "train":
+        raise UsageError(f"{args.folder} is a run of {arguments['command']}. In Python: push_to_hub(model, repo, env=...)")
+    find_env(arguments["env"])
+    clip = args.folder / CLIP if (args.folder / CLIP).exists() else None
+    model = ALGORITHMS[arguments["algo"]].load(args.folder / MODEL)
+    # With its most likely actions, an agent may get stuck in a deterministic game
+    deterministic = not is_atari_id(arguments["env"])
+    address = push_to_hub(
+        model, args.repo, arguments["env"], deterministic=deterministic, command=config["command"], clip=clip
+    )
+    say("Uploaded: ", address)
+    return OK
+
+
+def _load(args: argparse.Namespace) -> int:
+    from sb3_grpo.hub import load_from_hub
+
+    model = load_from_hub(args.repo)
+    model.save(args.output, format="safe")
+    say(f'Saved: {args.output}. To use it: {type(model).__name__}.load("{args.output}")')
+    return OK

@@ -1,0 +1,49 @@
+"""RL Zoo's commands for the Hugging Face Hub, without pickles and without configuration files that could run code."""
+
+import argparse
+from pathlib import Path
+
+import yaml
+from huggingface_sb3 import EnvironmentName
+from rl_zoo3 import get_latest_run_id, get_saved_hyperparams
+from rl_zoo3.utils import create_test_env, get_model_path
+
+from sb3_grpo.console import ALGORITHMS
+from sb3_grpo.hub import load_from_hub, push_to_hub
+from sb3_grpo.starts.atari import is_atari_id
+from sb3_grpo.zoo.hyperparams import config_path, entry_name
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--algo", choices=ALGORITHMS, required=True, help="algorithm")
+    parser.add_argument("--env", type=EnvironmentName, required=True, help="id of the environment")
+    parser.add_argument("-f", "--folder", default="logs", help="folder of the logs (default: %(default)s)")
+    parser.add_argument("-orga", "--organization", required=True, help="user or organization")
+    args = parser.parse_args()
+    args.repo = f"{args.organization}/{args.algo}-{args.env}"
+    return args
+
+
+def push() -> None:
+    """Upload the latest model of an environment."""
+    args = _arguments()
+    _, path, folder = get_model_path(0, args.folder, args.algo, args.env)
+    hyperparams, stats = get_saved_hyperparams(str(Path(folder, args.env)), test_mode=True)
+    env = create_test_env(args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams)
+    command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {args.env.gym_id}"
+    deterministic = not is_atari_id(args.env.gym_id)
+    print(push_to_hub(ALGORITHMS[args.algo].load(path, env), args.repo, env, deterministic=deterministic, command=command))
+
+
+def load() -> None:
+    """Download a model to where ``enjoy`` finds it, beside our entry of its environment."""
+    args = _arguments()
+    model = load_from_hub(args.repo)
+    folder = Path(args.folder, args.algo)
+    folder /= f"{args.env}_{get_latest_run_id(str(folder), args.env) + 1}"
+    entries = yaml.safe_load(config_path(args.algo).read_text())
+    (folder / args.env).mkdir(parents=True)
+    (folder / args.env / "config.yml").write_text(yaml.safe_dump(entries[entry_name(entries, args.env.gym_id)]))
+    model.save(folder / f"{args.env}.zip", format="safe")
+    print(f"Saved in {folder}")
