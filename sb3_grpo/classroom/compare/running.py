@@ -160,8 +160,12 @@ def _run(settings: dict[str, Any], folder: Path, save_freq: int | None, steps: A
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         # Imported only here: a parent that only starts processes need not wait for PyTorch
+        import torch as th
+
         from sb3_grpo.classroom.compare.training import train
 
+        # The same for all algorithms: a process for each core
+        th.set_num_threads(1)
         train(settings, folder, lambda n_steps: setattr(steps, "value", n_steps), save_freq)
     except Exception as error:
         # Continuing would lead to the same error, or mix in corrections made since then halfway through the run. A full disk

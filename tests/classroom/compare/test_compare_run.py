@@ -256,9 +256,12 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     assert (process.returncode, printed.read_text().split()) == (130, ["Interrupted"])
 
 
-def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path) -> None:
+def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """In this process, after other tests, a run is that of a new process, to the last bit."""
     experiment = make_experiment(TINY | {"seeds": 1}, "test")
+    n_threads = th.get_num_threads()
+    request.addfinalizer(lambda: th.set_num_threads(n_threads))
+    th.set_num_threads(1)
     for job in experiment.jobs():
         here, new = job.folder(tmp_path), job.folder(finished / "out")
         here.mkdir(parents=True)
