@@ -122,7 +122,12 @@ def test_what_is_written_in_several_files_agrees() -> None:
     found = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each) for each in project["classifiers"]]
     pythons = "[" + ", ".join(f'"{each[1]}"' for each in found if each) + "]"
     assert pythons in (ROOT / "noxfile.py").read_text() and pythons in (ROOT / ".github/workflows/ci.yml").read_text()
-    assert f"version: {sb3_grpo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {sb3_grpo.__version__}\n" in citation
+    bibtex = (ROOT / "docs" / "how_do_i.md").read_text()
+    assert f"version = {{{sb3_grpo.__version__}}}" in bibtex
+    title, url = (re.search(rf'^{key}: "?(.*?)"?$', citation, re.MULTILINE)[1] for key in ("title", "repository-code"))  # type: ignore
+    assert f"title = {{{title}}}" in bibtex and f"url = {{{url}}}" in bibtex
     assert f"Release {sb3_grpo.__version__} " in (ROOT / "CHANGELOG.md").read_text()
     ruff = re.search(r"^ruff==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert ruff and f"ruff-pre-commit\n    rev: v{ruff[1]}\n" in (ROOT / ".pre-commit-config.yaml").read_text()

@@ -23,6 +23,14 @@ LONG = "<!-- long -->"
 # Stands before a block that needs a download, or a command line of its own
 SKIPPED = re.compile(r"<!-- skip[^>]*-->\s*$")
 pytestmark = pytest.mark.usefixtures("empty_folder")
+# What programs of a page are there for, which they would also miss without an error
+PROMISES = {
+    "README.md": "model.num_timesteps >= 5_000 and Path('cartpole.zip').exists()",
+    "docs/guide/training.md": "evaluate.last_mean_reward > 0 and best.num_timesteps > 0",
+    "docs/guide/masks.md": "model.policy.has_masks",
+    "docs/guide/saving.md": "resumed.num_timesteps >= 10_000 and actions.shape == (2, 1)",
+    "docs/how_do_i.md": "stop.best_mean_reward > 0 and Path('policy.onnx').exists() and Path('tensorboard').is_dir()",
+}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -60,6 +68,8 @@ def test_python(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for example in blocks(page):
         if not is_long(example):
             example.evaluate()
+    promise = PROMISES.get(str(page.relative_to(ROOT)))
+    assert promise is None or eval(promise, {"Path": Path, **example.namespace}), promise
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ class Page(HTMLParser):
                 self.links.append(value)
             elif name == "src" and value:
                 self.sources.append(value)
-            elif tag == "link" and name == "href" and value:
+            elif tag == "link" and name == "href" and value and ("rel", "canonical") not in attrs:
                 self.sources.append(value)
 
 
