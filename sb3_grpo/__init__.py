@@ -1,7 +1,6 @@
 """GRPO and DAPO for Stable-Baselines3: groups of episodes with one start, no critic network."""
 
 import os
-from pathlib import Path
 
 # For each minibatch size and layer, PyTorch's convolutions on the CPU cache a megabyte or two of compiled code, up to 1024
 # entries. Our minibatches change size at each update, so this would add up to gigabytes. Read when a convolution first runs.
@@ -20,8 +19,7 @@ from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, UnequalStartError
-
-__version__ = (Path(__file__).resolve().parent / "version.txt").read_text().strip()
+from sb3_grpo.utils.machine import VERSION as __version__
 
 # What it needs is imported when it is made
 gym.register("sb3_grpo/VerifierText-v0", entry_point="sb3_grpo.envs.text.env:VerifierTextEnv")

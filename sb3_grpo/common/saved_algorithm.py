@@ -25,6 +25,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.files import replace_file, save_location
+from sb3_grpo.utils.machine import VERSION
 from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
 from sb3_grpo.utils.random_states import set_process_state
@@ -46,6 +47,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     plugin_parameters: ClassVar[tuple[str, ...]] = ()
     # Id from which the environments can be created again, None if an environment object was given
     env_id: str | None
+    # The version of this package that has written the file of the model
+    saved_by_version: str
     # Until an interrupted training continues
     resumption: Resumption | None
 
@@ -68,6 +71,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             by default cannot be included
         """
         Choice(("sb3", "safe")).check("format", format)
+        self.saved_by_version = VERSION
         if format == "safe":
             excluded = {*(exclude or ())} - {*(include or ())} | self._never_in_safe_files(vars(self))
             data = {name: value for name, value in vars(self).items() if name not in excluded}

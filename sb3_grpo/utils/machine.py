@@ -11,8 +11,9 @@ from typing import Any
 
 import torch as th
 
-# Where the package is
+# Where the package is, and its version
 _PACKAGE = Path(__file__).resolve().parents[1]
+VERSION = (_PACKAGE / "version.txt").read_text().strip()
 
 
 def cpu_name() -> str:
@@ -39,7 +40,7 @@ def versions(*more: str) -> dict[str, str]:
     :return: the version of each package that results depend on
     """
     # PyTorch's own version includes the build (+cpu, +cu130), unlike the metadata of its wheels on PyPI
-    found = {"sb3_grpo": (_PACKAGE / "version.txt").read_text().strip(), "torch": str(th.__version__)}
+    found = {"sb3_grpo": VERSION, "torch": str(th.__version__)}
     for package in ("stable_baselines3", "gymnasium", "numpy", *more):
         try:
             found[package] = version(package)

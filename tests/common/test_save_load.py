@@ -13,6 +13,7 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import TINY, SpacesEnv, ToyEnv
 
+import sb3_grpo
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
@@ -228,3 +229,17 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     for name, message in messages.items():
         with pytest.raises(ValueError, match=f"{name} {message}"):
             GRPO.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["pickled_0.2.0.dev0.zip", "safe_0.2.0.dev0.zip"])
+def test_files_of_earlier_versions(name: str, tmp_path: Path) -> None:
+    """Never written anew: what was saved once has to be read later. These do not yet say which version has written them."""
+    env = make_group_env("Pendulum-v1", n_envs=2, seed=0)
+    model = DAPO.load(Path(__file__).parent / "models" / name, env, device="cpu", trusted=name.startswith("pickled"))
+    observations = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -2.0]], np.float32)
+    actions, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_allclose(actions, [[0.003593], [-0.0045788]], rtol=1e-3)
+    assert model.learn(100, reset_num_timesteps=False).num_timesteps > 256
+    for format in ("sb3", "safe"):
+        model.save(tmp_path / "model", format=format)
+        assert DAPO.load(tmp_path / "model").saved_by_version == sb3_grpo.__version__
