@@ -1,5 +1,6 @@
 """The documentation site: ``make docs``."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,31 @@ project = "sb3-grpo"
 author = copyright = "The sb3-grpo authors"
 version = release = sb3_grpo.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 # Notebooks are shown as they are committed, without outputs; tests/docs/test_notebooks.py runs them
 nb_execution_mode = "off"
 
+# Links to other packages. Without a network, each would be a warning
+_OTHERS = {
+    "gymnasium": ("https://gymnasium.farama.org", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "stable_baselines3": ("https://stable-baselines3.readthedocs.io/en/master", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+}
+intersphinx_mapping = _OTHERS if "READTHEDOCS" in os.environ else {}
+
 html_theme = "furo"
+html_baseurl = "https://sb3-grpo.readthedocs.io/en/latest/"
 html_title = f"sb3-grpo {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -52,9 +52,6 @@ STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .name { font-weight: 700 } .code { font: 12px ui-monospace, monospace; fill: #57606a }
 .box { fill: #f6f8fa; stroke: #8c959f } .arrow { stroke: #8c959f; stroke-width: 1.5; fill: none }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .code { fill: #9198a1 } .box { fill: #151b23; stroke: #656c76 } .arrow { stroke: #656c76 }
-}
 """
 
 
@@ -76,7 +73,9 @@ def draw() -> str:
         parts += [_text(12, y + LINE * (row + 2), line) for row, line in enumerate(sentence)]
         y += height
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 1}" width="{WIDTH}" height="{y + 1}">'
-    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n"
+    # Readable on any page
+    paper = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([head, f"<style>{STYLE}</style>", paper, *parts, "</svg>"]) + "\n"
 
 
 def _text(x: int, y: int, text: str, css_class: str = "") -> str:

@@ -4,8 +4,8 @@ Published algorithms as keyword arguments: ``GRPO("MlpPolicy", env, **presets.GR
 Each dictionary contains what an algorithm fixes, and where its paper states it. It is complete: :class:`DAPO` with a preset is
 the same as :class:`GRPO` with it. The papers train language models; settings specific to these are left to you: learning
 rates, the number of prompts per update (``n_groups``), lengths of answers. Minibatches are sized in steps here
-(``batch_size``), so their number is left to you, too. Sampling has no temperature here. "Control" marks settings that do not
-carry over to control.
+(``batch_size``), so their number is left to you, too. A temperature is an argument of text policies. "Control" marks settings
+that do not carry over to control.
 
 ``TEXT`` is our own: where to begin with texts and a small ``TokenPolicy``.
 
