@@ -170,9 +170,7 @@ def table() -> str:
     tables = [markdown([*columns, "GPU memory, MiB"], of_model)]
     columns = ["KungFuMaster", "steps per second", "environment, ms per step", "rest of the rollout", "update"]
     tables.append(markdown([*columns, "GPU memory, MiB"], of_games))
-    caption = (
-        f"*{result['device']}. The tests on it: {result['tests']}. Seconds by the clock; on a CPU, CPU seconds of one thread.*"
-    )
+    caption = f"*{result['device']}. Seconds by the clock; on a CPU, CPU seconds of one thread.*"
     return "\n\n".join([*tables, caption])
 
 

@@ -138,6 +138,12 @@ def natural_step(first: float, second: float, delta: float) -> list[float]:
     return (theta + (2 * delta / (slope @ direction)).sqrt() * direction).clamp(-6, 6).tolist()
 
 
+def scaled_step(first: float, second: float, delta: float) -> list[float]:
+    theta = tensor([first, second])
+    slope, fisher = slope_and_fisher(theta)
+    return (theta + (2 * delta / (slope @ fisher @ slope)).sqrt() * slope).clamp(-6, 6).tolist()
+
+
 def clipped_step(first: float, second: float, rate: float, epsilon: float) -> list[float]:
     old = tensor([first, second])
     actions, _, visits, advantages = facts(old)
@@ -291,6 +297,7 @@ def cases() -> dict[str, tuple[Callable[..., list[float]], Iterable[Any]]]:
         "M.twoStates": (two_states, product(logits, logits)),
         "M.vanillaStep": (vanilla_step, product(logits, logits, (0.1, 5))),
         "M.naturalStep": (natural_step, product(logits, logits, (0.001, 0.2))),
+        "M.scaledStep": (scaled_step, product(logits, logits, (0.001, 0.2))),
         "M.clippedStep": (clipped_step, product(logits, logits, (0.1, 5), (0.1, 0.3))),
         "M.stepFacts": (step_facts, product(logits[:2], logits[:3], logits[1:], logits[:2])),
         "stepWeights": (weights_of_steps, product([(5, 5, 5), (2, 4, 10)], ("episode", "step"))),

@@ -41,6 +41,12 @@ M.naturalStep = (first, second, delta) => {
   const alpha = Math.sqrt((2 * delta) / (gradient[0] * direction[0] + gradient[1] * direction[1]));
   return within([first + alpha * direction[0], second + alpha * direction[1]]);
 };
+// The same length in KL, alpha = √(2 delta / gᵀ F g), along the gradient itself
+M.scaledStep = (first, second, delta) => {
+  const { gradient, fisher } = policyFacts([first, second]);
+  const alpha = Math.sqrt((2 * delta) / gradient.reduce((sum, g, s) => sum + g * g * fisher[s], 0));
+  return within([first + alpha * gradient[0], second + alpha * gradient[1]]);
+};
 // Ten epochs on the clipped surrogate, each with a tenth of the learning rate
 M.clippedStep = (first, second, rate, epsilon) => {
   const old = [first, second], { stay, visits, advantages } = policyFacts(old);

@@ -21,9 +21,9 @@ function switchesSay(recorded, arm) {
   const what = `${recorded.score}, mean over ${recorded.steps.toLocaleString("en")} ${recorded.unit}`;
   if (!recorded.arms[arm]) return `${armTitle(recorded, arm)} was not measured on this task. For comparison: ${ends} (${what}).`;
   if (arm === "00000" || arm === "11111") return `${recorded.title}: ${ends} (${what}).`;
-  const [, low, high] = recorded.arms[arm].mean, [, grpoLow, grpoHigh] = recorded.arms["00000"].mean;
-  const against = low > grpoHigh ? "It is above GRPO, and the intervals do not overlap." : high < grpoLow ? "It is below GRPO, and the intervals do not overlap." : "Its interval overlaps GRPO’s.";
-  return `${recorded.title}, ${armTitle(recorded, arm)}: ${of(arm)} (${what}). ${ends}. ${against}`;
+  const worth = onNames(recorded, arm).length === 1 && recorded.arms["00000"].worth[arm.indexOf("1")];
+  const added = worth ? ` Added to GRPO, on the same seeds: ${intervalText(worth, digits)}.` : "";
+  return `${recorded.title}, ${armTitle(recorded, arm)}: ${of(arm)} (${what}). ${ends}.${added}`;
 }
 
 function switchesPicture(recorded, arm, label) {

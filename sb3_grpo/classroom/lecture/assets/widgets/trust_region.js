@@ -39,29 +39,30 @@ function contours([a, b], delta) {
 
 const REGION_METHODS = {
   vanilla: { colour: "orange", step: ({ rate }) => ([a, b]) => M.vanillaStep(a, b, rate) },
+  scaled: { colour: "blue", step: ({ delta }) => ([a, b]) => M.scaledStep(a, b, delta) },
   natural: { colour: "green", step: ({ delta }) => ([a, b]) => M.naturalStep(a, b, delta) },
   clipped: { colour: "pink", step: ({ rate, eps }) => ([a, b]) => M.clippedStep(a, b, rate, eps) },
 };
-const REGION_KEY = "Orange: vanilla. Green: natural. Pink: clipped. ";
+const REGION_KEY = "Orange: vanilla. Blue: scaled to δ. Green: natural. Pink: clipped. ";
 
 widget("trust-region", {
   state: { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
   guess: {
-    question: "Three learners begin with an even chance of leaving the first state. Which of them still stays there after 20 updates?",
+    question: "Four learners begin with an even chance of leaving the first state. Which of them still stays there after 20 updates?",
     options: ["All of them", "The vanilla gradient only", "None of them"],
     right: 1,
     state: { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
-    because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, and its gradient vanishes. A natural step measures change in probabilities, weighted by visits, and moves both.",
+    because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, the gradient nearly vanishes, and the steps become too short to get out. Scaled to the same KL in each update, they do get out, but a natural step, which weighs each direction by how much it changes the probabilities, is faster.",
   },
   examples: {
-    "20 updates, η = 1": { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
-    "20 updates, η = 0.25: as short as the natural step": { a: 0, b: -2, n: 20, delta: 0.02, rate: 0.25, eps: 0.2 },
+    "10 updates, η = 1": { a: 0, b: -2, n: 10, delta: 0.02, rate: 1, eps: 0.2 },
+    "10 updates, η = 0.25: as short, at first": { a: 0, b: -2, n: 10, delta: 0.02, rate: 0.25, eps: 0.2 },
     "one update, η = 1": { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
     "one update, η = 4: the surrogate errs": { a: 0.5, b: -1, n: 1, delta: 0.02, rate: 4, eps: 0.2 },
   },
   controls: [
     range("n", "Updates", 1, 40, 1, 0),
-    range("delta", "δ: KL of a natural step", 0.001, 0.1, 0.001, 3),
+    range("delta", "δ: natural, scaled", 0.001, 0.1, 0.001, 3),
     range("rate", "η: vanilla and clipped", 0.05, 5, 0.05),
     range("eps", "ε: clip range", 0.05, 0.5, 0.05),
     range("a", "Start: first logit", -3, 3, 0.1, 1),
@@ -103,14 +104,14 @@ function regionFirstStep([a, b], runs, { delta }) {
   };
   const label = `The first step. ${runs.map(({ name, first }) => `${name}: mean KL ${fmt(first[0], 3)}`).join(", ")}; allowed ${fmt(delta, 3)}.`;
   const plane = plot({ x: span(0), y: span(1), height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
-  plane.line(exact, "blue");
+  plane.line(exact, "grey");
   plane.line(quadratic, "grey dashed");
   for (const { path, colour } of runs) {
     plane.line(path.slice(0, 2), colour);
     plane.dot(...path[1], colour, 7);
   }
   plane.dot(a, b, "grey", 5);
-  return figure(plane, REGION_KEY, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the second-order approximation, an ellipse with the axes of the Fisher matrix.`);
+  return figure(plane, REGION_KEY, `The first step. Grey: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the second-order approximation, an ellipse with the axes of the Fisher matrix.`);
 }
 
 function regionTable(start, runs, n) {
