@@ -49,7 +49,12 @@ def _push(args: argparse.Namespace) -> int:
     # With its most likely actions, an agent may get stuck in a deterministic game
     deterministic = not is_atari_id(arguments["env"])
     address = push_to_hub(
-        model, args.repo, arguments["env"], deterministic=deterministic, command=config["command"], clip=clip
+        model,
+        args.repo,
+        arguments["env"],
+        deterministic=deterministic,
+        command=config.get("command", "sb3-grpo train"),
+        clip=clip,
     )
     say("Uploaded: ", address)
     return OK
