@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 # For a busy machine: Playwright's own 30 seconds are not enough to start a browser next to other tests
 PATIENCE = 300.0
 
+# Letters are as wide in a font that is not there as in the one that takes its place
+_HAS_FONT = """(font) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    const width = (family) => { pen.font = `40px ${family}`; return pen.measureText("\u221axyz").width; };
+    return width(`"${font}", monospace`) !== width("monospace");
+}"""
+
 
 @contextmanager
 def chromium() -> "Iterator[Browser]":
@@ -80,6 +87,17 @@ def serious_findings(browser: "Browser", path: Path, **options: object) -> list[
     found = [each for each in Axe().run(page).response["violations"] if each["impact"] in ("serious", "critical")]
     page.close()
     return [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
+
+
+def needs_math_font(page: "Page") -> None:
+    """
+    Skip the test where none of the fonts that the style sheets name is installed.
+
+    :param page: A page
+    """
+    fonts = "DejaVu Math TeX Gyre", "Latin Modern Math", "STIX Two Math", "Cambria Math"
+    if not any(page.evaluate(_HAS_FONT, font) for font in fonts):
+        pytest.skip("needs a font for mathematics: apt-get install fonts-dejavu-extra")
 
 
 def draw_frames(page: "Page") -> None:

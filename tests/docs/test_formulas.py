@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Opened
+from tests.browser import Opened, needs_math_font
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,6 +20,7 @@ def test_brackets_grow_and_formulas_keep_apart(browser: Any, tmp_path: Path) -> 
     page = tmp_path / "page.html"
     page.write_text(f"<!doctype html><meta charset='utf-8'><style>{css}</style>{formulas}")
     opened = Opened(browser, page, viewport={"width": 800, "height": 600})
+    needs_math_font(opened.page)
     boxes = "elements => elements.map(each => each.getBoundingClientRect()).map(({top, bottom}) => [top, bottom])"
     brackets = [bottom - top for top, bottom in opened.page.eval_on_selector_all("mo", boxes)]
     assert brackets[2] > 1.5 * brackets[0], brackets

@@ -10,15 +10,9 @@ from matplotlib.image import imread
 
 from sb3_grpo.classroom.lecture.formulas import math
 from sb3_grpo.cli.main import main
-from tests.browser import Opened, serious_findings
+from tests.browser import Opened, needs_math_font, serious_findings
 
 MAX_BYTES = 1_500_000
-# Letters are as wide in a font that is not there as in the one that takes its place
-_HAS_FONT = """(font) => {
-    const pen = document.createElement("canvas").getContext("2d");
-    const width = (family) => { pen.font = `40px ${family}`; return pen.measureText("\u221axyz").width; };
-    return width(`"${font}", monospace`) !== width("monospace");
-}"""
 
 
 def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +57,7 @@ def test_spaces_of_formulas(latex: str, expected: str) -> None:
 
 
 def test_roots_reach_from_the_top_of_what_they_cover_to_its_foot(opened: Any) -> None:
-    fonts = "DejaVu Math TeX Gyre", "Latin Modern Math", "STIX Two Math", "Cambria Math"
-    if not any(opened.evaluate(_HAS_FONT, font) for font in fonts):
-        pytest.skip("needs a font for mathematics: apt-get install fonts-dejavu-extra")
+    needs_math_font(opened)
     for root in opened.locator("msqrt:visible").all():
         root.scroll_into_view_if_needed()
         sign, covered = root.bounding_box(), root.locator("> *").bounding_box()
