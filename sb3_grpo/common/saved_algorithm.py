@@ -47,8 +47,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     plugin_parameters: ClassVar[tuple[str, ...]] = ()
     # Id from which the environments can be created again, None if an environment object was given
     env_id: str | None
-    # The version of this package that has written the file of the model
-    saved_by_version: str
+    # The version of this package that has written the file of the model, None if the file does not say it
+    saved_by_version: str | None = None
     # Until an interrupted training continues
     resumption: Resumption | None
 

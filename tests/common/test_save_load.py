@@ -236,6 +236,7 @@ def test_files_of_earlier_versions(name: str, tmp_path: Path) -> None:
     """Never written anew: what was saved once has to be read later. These do not yet say which version has written them."""
     env = make_group_env("Pendulum-v1", n_envs=2, seed=0)
     model = DAPO.load(Path(__file__).parent / "models" / name, env, device="cpu", trusted=name.startswith("pickled"))
+    assert model.saved_by_version is None
     observations = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -2.0]], np.float32)
     actions, _ = model.predict(observations, deterministic=True)
     np.testing.assert_allclose(actions, [[0.003593], [-0.0045788]], rtol=1e-3)
