@@ -182,7 +182,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._collector: GroupCollector | None = None
         self.has_masks = False  # saved for the policy
         self._sampler: tuple[Any, StartSampler] | None = None  # with the start_sampler it was made from
-        self.resumption = None
+        self.resumption = self.saved_by_version = None
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 

@@ -48,7 +48,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     # Id from which the environments can be created again, None if an environment object was given
     env_id: str | None
     # The version of this package that has written the file of the model, None if the file does not say it
-    saved_by_version: str | None = None
+    saved_by_version: str | None
     # Until an interrupted training continues
     resumption: Resumption | None
 
