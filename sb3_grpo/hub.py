@@ -8,9 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch as th
 from rich.progress import Progress
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_grpo import GRPO, __version__
 from sb3_grpo.common.acting import Actor
@@ -73,19 +74,27 @@ def push_to_hub(
     :return: The address of the repository
     :raises ValueError: if there is nothing to evaluate the model in, or it has parts that are no data
     """
-    if model._vec_normalize_observes:
-        raise ValueError(
-            "The statistics of VecNormalize are not in the file of a model, and their own file is a pickle. Train with "
-            "policy_kwargs=dict(normalize_observations=True) in place of VecNormalize(norm_obs=True): then they are."
-        )
+    if n_eval_episodes < 2:
+        raise ValueError(f"n_eval_episodes={n_eval_episodes}: an interval needs at least two episodes.")
     env = model.env_id if env is None else env
     if env is None:
         raise ValueError("push_to_hub evaluates the model, and does not know where: give env=..., or the id of one.")
     # Far from the seeds of its training
     seed = int(np.random.SeedSequence([model.seed or 0, 1]).generate_state(1)[0])
     played = make_env_of(env, min(16, n_eval_episodes), seed) if isinstance(env, str) else model._wrap_env(env)
+    normalizer = unwrap_vec_normalize(played)
+    if model._vec_normalize_observes or (normalizer is not None and normalizer.norm_obs):
+        raise ValueError(
+            "The statistics of VecNormalize are not in the file of a model, and their own file is a pickle. Train with "
+            "policy_kwargs=dict(normalize_observations=True) in place of VecNormalize(norm_obs=True): then they are."
+        )
+    if normalizer is not None:
+        normalizer.training = normalizer.norm_reward = False
+    played.seed(seed)
     name = getattr(ask_all(played, "spec", None)[0], "id", names_of(played)[0])
-    returns = _returns(model, played, n_eval_episodes, deterministic)
+    with th.random.fork_rng():
+        th.manual_seed(seed)
+        returns = _returns(model, played, n_eval_episodes, deterministic)
     about = {
         "algorithm": type(model).__name__,
         "env": name,
@@ -104,7 +113,8 @@ def push_to_hub(
         if clip is not None:
             shutil.copy(clip, folder / CLIP)
         shown = f"![The agent untrained, and trained]({CLIP})" if clip is not None else ""
-        card = _CARD.format(metadata=_metadata(about), repo_id=repo_id, clip=shown, **about)
+        indented = command.replace("\n", "\n    ")
+        card = _CARD.format(**about | {"command": indented}, metadata=_metadata(about), repo_id=repo_id, clip=shown)
         (folder / "README.md").write_text(card, encoding="utf-8")
         address = hub.HfApi().create_repo(repo_id, exist_ok=True)
         hub.HfApi().upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{about['algorithm']} on {name}")
@@ -127,7 +137,10 @@ def load_from_hub(repo_id: str, env: Any = None, revision: str | None = None, **
         algorithm = ALGORITHMS[json.loads(Path(about).read_text())["algorithm"].lower()]
     except (hub.errors.EntryNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{repo_id} has no model that push_to_hub has uploaded. {type(error).__name__}: {error}") from error
-    return algorithm.load(path, env, trusted=False, **kwargs)
+    model = algorithm.load(path, env, trusted=False, **kwargs)
+    if ":" in (model.env_id or ""):
+        model.env_id = None  # it would import a module that the author has named
+    return model
 
 
 def _returns(model: GRPO, env: VecEnv, n_episodes: int, deterministic: bool) -> list[float]:

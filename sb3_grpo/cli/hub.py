@@ -63,6 +63,8 @@ def _push(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> int:
     from sb3_grpo.hub import load_from_hub
 
+    if args.output.exists():
+        raise UsageError(f"There is already a file {args.output}: choose another --output")
     model = load_from_hub(args.repo)
     model.save(args.output, format="safe")
     say(f'Saved: {args.output}. To use it: {type(model).__name__}.load("{args.output}")')

@@ -30,7 +30,11 @@ def push() -> None:
     args = _arguments()
     _, path, folder = get_model_path(0, args.folder, args.algo, args.env)
     hyperparams, stats = get_saved_hyperparams(str(Path(folder, args.env)), test_mode=True)
-    env = create_test_env(args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams)
+    # Written by train on this machine, in a form that only this loader reads
+    env_kwargs = yaml.load(Path(folder, args.env, "args.yml").read_text(), yaml.UnsafeLoader)["env_kwargs"]
+    env = create_test_env(
+        args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams, env_kwargs=env_kwargs
+    )
     command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {args.env.gym_id}"
     deterministic = not is_atari_id(args.env.gym_id)
     print(push_to_hub(ALGORITHMS[args.algo].load(path, env), args.repo, env, deterministic=deterministic, command=command))
@@ -43,7 +47,9 @@ def load() -> None:
     folder = Path(args.folder, args.algo)
     folder /= f"{args.env}_{get_latest_run_id(str(folder), args.env) + 1}"
     entries = yaml.safe_load(config_path(args.algo).read_text())
+    # No model that could be uploaded needs the statistics of VecNormalize
+    entry = {**entries[entry_name(entries, args.env.gym_id)], "normalize": False}
     (folder / args.env).mkdir(parents=True)
-    (folder / args.env / "config.yml").write_text(yaml.safe_dump(entries[entry_name(entries, args.env.gym_id)]))
+    (folder / args.env / "config.yml").write_text(yaml.safe_dump(entry))
     model.save(folder / f"{args.env}.zip", format="safe")
     print(f"Saved in {folder}")

@@ -77,13 +77,33 @@ def test_the_model_is_evaluated_where_it_is_told(repos: Path) -> None:
     assert (about["env"], about["mean"], about["std"], about["actions"]) == ("DummyVecEnv", 20.0, 0.0, "sampled")
 
 
+def test_the_evaluation_can_be_repeated(repos: Path) -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
+    means = []
+    for name in ("me/one", "me/two"):
+        hub.push_to_hub(model, name, gym.make("CartPole-v1"), n_eval_episodes=5, deterministic=False)
+        means.append(json.loads((repos / name / "config.json").read_text())["mean"])
+    assert means[0] == means[1]
+
+
+def test_an_author_names_no_module_to_import(repos: Path) -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
+    model.env_id = "evil:CartPole-v1"
+    hub.push_to_hub(model, "them/cart", "CartPole-v1", n_eval_episodes=2)
+    assert hub.load_from_hub("them/cart").env_id is None
+
+
 def test_what_cannot_be_shared(repos: Path) -> None:
     normalized = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
     with pytest.raises(ValueError, match=r"statistics of VecNormalize are not in the file.*normalize_observations=True"):
         hub.push_to_hub(GRPO("MlpPolicy", normalized, **SMALL), "me/cart", "CartPole-v1")
     lists = GRPO("MlpPolicy", "CartPole-v1", **SMALL, policy_loss=lambda *args: args[0])
     with pytest.raises(ValueError, match=r"policy_loss is .* no data"):
+        hub.push_to_hub(lists, "me/cart", n_eval_episodes=2)
+    with pytest.raises(ValueError, match="at least two episodes"):
         hub.push_to_hub(lists, "me/cart", n_eval_episodes=1)
+    with pytest.raises(ValueError, match="statistics of VecNormalize are not in the file"):
+        hub.push_to_hub(GRPO("MlpPolicy", "CartPole-v1", **SMALL), "me/cart", normalized, n_eval_episodes=2)
     assert not (repos / "me").exists()
 
 
@@ -117,6 +137,8 @@ def test_commands(repos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert 'DAPO.load("mine.zip")' in capsys.readouterr().out
     loaded = DAPO.load("mine.zip", trusted=False)
     assert parameters_of(loaded).equal(parameters_of(DAPO.load("run/model.zip")))
+    assert main(["hub", "load", "me/cart", "--output", "mine.zip"]) == 2
+    assert "already a file mine.zip" in capsys.readouterr().err
     assert main(["hub", "load", "me/none"]) == 2
     assert "me/none has no model" in capsys.readouterr().err
     assert main(["hub", "push", "nowhere", "me/cart"]) == 2
