@@ -5,7 +5,7 @@ widget("clip", {
     options: ["All of it", "1.2 of 1.35", "Nothing"],
     right: 2,
     state: { r: 1.35, A: 1, low: 0.2, high: 0.2 },
-    because: "Beyond 1 + ε the objective is flat: there is nothing more to gain from this sample. The value stays at 1.2.",
+    because: "The action was good, so beyond 1 + ε the objective is flat: there is nothing more to gain from this sample. The value stays at 1.2.",
   },
   examples: {
     "first step: r = 1": { r: 1, A: 1, low: 0.2, high: 0.2 },
