@@ -41,7 +41,7 @@ def push() -> None:
 
 
 def load() -> None:
-    """Download a model to where ``enjoy`` finds it, beside our entry of its environment."""
+    """Download a model to where ``enjoy`` finds it, with our entry of its environment."""
     args = _arguments()
     model = load_from_hub(args.repo)
     folder = Path(args.folder, args.algo)
