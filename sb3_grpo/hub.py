@@ -58,6 +58,7 @@ def push_to_hub(
     deterministic: bool = True,
     command: str = "(unknown)",
     clip: str | Path | None = None,
+    private: bool | None = None,
 ) -> str:
     """
     Evaluate a model, and upload it without pickles, with a card that says how it was evaluated. A repository that does not
@@ -71,6 +72,7 @@ def push_to_hub(
     :param deterministic: Whether it takes its most likely actions
     :param command: How the model was made, for the card
     :param clip: An animation for the card, such as ``clip.webp`` of a run of ``sb3-grpo train``
+    :param private: Whether a new repository is private. ``None``: as the organization's default says
     :return: The address of the repository
     :raises ValueError: if there is nothing to evaluate the model in, or it has parts that are no data
     """
@@ -92,32 +94,35 @@ def push_to_hub(
         normalizer.training = normalizer.norm_reward = False
     played.seed(seed)
     name = getattr(ask_all(played, "spec", None)[0], "id", names_of(played)[0])
-    with th.random.fork_rng():
-        th.manual_seed(seed)
-        returns = _returns(model, played, n_eval_episodes, deterministic)
-    about = {
-        "algorithm": type(model).__name__,
-        "env": name,
-        "steps": model.num_timesteps,
-        "seed": model.seed,
-        "command": command,
-        **_statistics(returns),
-        "evaluation_seed": seed,
-        "actions": "most likely" if deterministic else "sampled",
-        "version": __version__,
-    }
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        # Whatever can go wrong does so before the evaluation
         model.save(folder / MODEL, format="safe")
-        (folder / ABOUT).write_text(json.dumps(about, indent=2))
         if clip is not None:
             shutil.copy(clip, folder / CLIP)
+        api = hub.HfApi()
+        api.whoami()
+        with th.random.fork_rng():
+            th.manual_seed(seed)
+            returns = _returns(model, played, n_eval_episodes, deterministic)
+        about = {
+            "algorithm": type(model).__name__,
+            "env": name,
+            "steps": model.num_timesteps,
+            "seed": model.seed,
+            "command": command,
+            **_statistics(returns),
+            "evaluation_seed": seed,
+            "actions": "most likely" if deterministic else "sampled",
+            "version": __version__,
+        }
+        (folder / ABOUT).write_text(json.dumps(about, indent=2))
         shown = f"![The agent untrained, and trained]({CLIP})" if clip is not None else ""
         indented = command.replace("\n", "\n    ")
         card = _CARD.format(**about | {"command": indented}, metadata=_metadata(about), repo_id=repo_id, clip=shown)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        address = hub.HfApi().create_repo(repo_id, exist_ok=True)
-        hub.HfApi().upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{about['algorithm']} on {name}")
+        address = api.create_repo(repo_id, exist_ok=True, private=private)
+        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{about['algorithm']} on {name}")
     return str(address)
 
 
@@ -132,10 +137,12 @@ def load_from_hub(repo_id: str, env: Any = None, revision: str | None = None, **
     :return: The model
     :raises ValueError: if the repository has no such model
     """
+    # Both of the same commit
+    folder = Path(hub.snapshot_download(repo_id, revision=revision, allow_patterns=[MODEL, ABOUT]))
     try:
-        path, about = (hub.hf_hub_download(repo_id, name, revision=revision) for name in (MODEL, ABOUT))
-        algorithm = ALGORITHMS[json.loads(Path(about).read_text())["algorithm"].lower()]
-    except (hub.errors.EntryNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
+        algorithm = ALGORITHMS[json.loads((folder / ABOUT).read_text())["algorithm"].lower()]
+        path = (folder / MODEL).resolve(strict=True)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{repo_id} has no model that push_to_hub has uploaded. {type(error).__name__}: {error}") from error
     model = algorithm.load(path, env, trusted=False, **kwargs)
     if ":" in (model.env_id or ""):

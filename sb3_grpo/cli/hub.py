@@ -1,10 +1,9 @@
 """``sb3-grpo hub``: share models on the Hugging Face Hub."""
 
 import argparse
-import json
 from pathlib import Path
 
-from sb3_grpo.cli.runs import CONFIG, MODEL
+from sb3_grpo.cli.runs import MODEL, read_config
 from sb3_grpo.console import ALGORITHMS, OK, UsageError, find_env, say
 from sb3_grpo.starts.atari import is_atari_id
 
@@ -39,10 +38,10 @@ def add_hub(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 def _push(args: argparse.Namespace) -> int:
     from sb3_grpo.hub import CLIP, push_to_hub
 
-    config = json.loads((args.folder / CONFIG).read_text())
+    config = read_config(args.folder)
     arguments = config["arguments"]
-    if arguments["command"] != "train":
-        raise UsageError(f"{args.folder} is a run of {arguments['command']}. In Python: push_to_hub(model, repo, env=...)")
+    if arguments.get("command") != "train":
+        raise UsageError(f"{args.folder} is a run of {arguments.get('command')}. In Python: push_to_hub(model, repo, env=...)")
     find_env(arguments["env"])
     clip = args.folder / CLIP if (args.folder / CLIP).exists() else None
     model = ALGORITHMS[arguments["algo"]].load(args.folder / MODEL)

@@ -102,6 +102,19 @@ def add_save_freq(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """
+    :param folder: folder of a run
+    :return: what its ``config.json`` says
+    :raises UsageError: if it is no such folder
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        return {**config, "arguments": {**config["arguments"]}}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder} is not the folder of a run: {CONFIG} cannot be read ({error})") from error
+
+
 def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
     """
     :param args: the arguments of a command
@@ -114,10 +127,7 @@ def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
     more = [each for each in given if not each.startswith(("--res", "--device"))]
     if more:
         raise UsageError(f"--resume takes all options but --device from the run: leave out {' '.join(more)}")
-    try:
-        arguments = dict(json.loads((folder / CONFIG).read_text())["arguments"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder} is not the folder of a run that could go on: {CONFIG} cannot be read ({error})") from error
+    arguments = read_config(folder)["arguments"]
     if arguments.get("command") != args.command:
         raise UsageError(f"{folder} is not a run of {args.command}, but of {arguments.get('command')}")
     if not (folder / CHECKPOINTS).exists():

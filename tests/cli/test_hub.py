@@ -29,20 +29,21 @@ def repos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repositories of the Hub, as folders."""
 
     class Api:
-        def create_repo(self, repo_id: str, exist_ok: bool) -> str:
+        def whoami(self) -> dict[str, str]:
+            return {"name": "me"}
+
+        def create_repo(self, repo_id: str, exist_ok: bool, private: bool | None) -> str:
             (tmp_path / repo_id).mkdir(parents=True, exist_ok=exist_ok)
             return f"https://huggingface.co/{repo_id}"
 
         def upload_folder(self, repo_id: str, folder_path: Path, commit_message: str) -> None:
             shutil.copytree(folder_path, tmp_path / repo_id, dirs_exist_ok=True)
 
-    def hf_hub_download(repo_id: str, filename: str, revision: str | None = None) -> str:
-        if not (tmp_path / repo_id / filename).exists():
-            raise hub.hub.errors.EntryNotFoundError(f"no {filename} in {repo_id}")
-        return str(tmp_path / repo_id / filename)
+    def snapshot_download(repo_id: str, revision: str | None, allow_patterns: list[str]) -> str:
+        return str(tmp_path / repo_id)
 
     monkeypatch.setattr(hub.hub, "HfApi", Api)
-    monkeypatch.setattr(hub.hub, "hf_hub_download", hf_hub_download)
+    monkeypatch.setattr(hub.hub, "snapshot_download", snapshot_download)
     return tmp_path
 
 
@@ -86,6 +87,23 @@ def test_the_evaluation_can_be_repeated(repos: Path) -> None:
     assert means[0] == means[1]
 
 
+def test_what_fails_does_so_before_the_evaluation(repos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def logged_out(_: Any) -> None:
+        raise hub.hub.errors.LocalTokenNotFoundError("log in")
+
+    def not_reached(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(hub, "evaluate_policy", not_reached)
+    model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
+    with pytest.raises(FileNotFoundError, match=r"none\.webp"):
+        hub.push_to_hub(model, "me/cart", clip="none.webp")
+    monkeypatch.setattr(hub.hub.HfApi, "whoami", logged_out)
+    with pytest.raises(OSError, match="log in"):
+        hub.push_to_hub(model, "me/cart")
+    assert not (repos / "me").exists()
+
+
 def test_an_author_names_no_module_to_import(repos: Path) -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
     model.env_id = "evil:CartPole-v1"
@@ -113,7 +131,7 @@ def test_files_that_could_run_code_are_refused(repos: Path, tmp_path: Path) -> N
     with pytest.raises(ValueError, match="them/cart has no model that push_to_hub has uploaded"):
         hub.load_from_hub("them/cart")
     GRPO("MlpPolicy", "CartPole-v1", **SMALL).save(folder / "model.zip")
-    for about in ("{}", "[]", '{"algorithm": "PPO"}', '{"algorithm": 1}', "no JSON"):
+    for about in ("{}", "[]", '{"algorithm": "PPO"}', '{"algorithm": 1}', "no JSON", "[" * 100_000):
         (folder / "config.json").write_text(about)
         with pytest.raises(ValueError, match="them/cart has no model that push_to_hub has uploaded"):
             hub.load_from_hub("them/cart")
@@ -141,7 +159,10 @@ def test_commands(repos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "already a file mine.zip" in capsys.readouterr().err
     assert main(["hub", "load", "me/none"]) == 2
     assert "me/none has no model" in capsys.readouterr().err
-    assert main(["hub", "push", "nowhere", "me/cart"]) == 2
+    Path("run", "config.json").write_text("{}")
+    for folder in ("nowhere", "run"):
+        assert main(["hub", "push", folder, "me/cart"]) == 2
+        assert f"{folder} is not the folder of a run" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "sb3_grpo.hub", None)
     with pytest.raises(ImportError):
         main(["hub", "load", "me/cart"])
@@ -164,7 +185,8 @@ def test_the_zoo_shares_and_plays_what_was_shared(
     assert zoo(["train", *of, "-n", "600", "--eval-freq", "-1", "-params", "n_envs:2", "--seed", "1"]) == 0
     assert zoo(["push_to_hub", *of, "-orga", "me"]) == 0
     card = (repos / "me" / f"grpo-{name}" / "README.md").read_text()
-    assert f"# GRPO on {name}\n" in card and "python -m sb3_grpo.zoo train --algo grpo" in card
+    assert f"# GRPO on {name}\n" in card
+    assert f"python -m sb3_grpo.zoo train --algo grpo --env {name} --seed 1 -n 600 -params n_envs:2\n" in card
     shutil.rmtree("logs")
     assert zoo(["load_from_hub", *of, "-orga", "me"]) == 0
     folder = Path("logs", "grpo", f"{name}_1")
