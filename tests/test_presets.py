@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch as th
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import FloatSchedule
-from toy_envs import TINY, TINY_TEXT, ToyEnv, parameters_of
+from toy_envs import TINY, TINY_TEXT, ToyEnv, judged, parameters_of
 
 import sb3_grpo.grpo.grpo
 from sb3_grpo import DAPO, GRPO, make_group_env, presets
@@ -90,22 +91,22 @@ def test_vpg_makes_one_step_along_the_policy_gradient() -> None:
     """The step of plain gradient descent is that of -mean(A log pi), with A = R - b minus its mean over the group."""
 
     class Seen(GRPO):
-        def _advantages(self, batch: Any) -> th.Tensor:
-            self.seen, self.advantages = batch, super()._advantages(batch)
-            return self.advantages
+        def _judge(self, *args: Any) -> Any:
+            self.seen = super()._judge(*args)
+            return self.seen
 
     plain = {**TINY, "optimizer_class": th.optim.SGD}
     model = make_model("vpg", Seen, policy_kwargs=plain, learning_rate=0.5, max_grad_norm=float("inf"))
     before = parameters_of(model)
     model.learn(1)
     after = parameters_of(model)
-    batch = model.seen
+    batch = model.seen.batch
     th.nn.utils.vector_to_parameters(before, model.policy.parameters())
     steps = th.arange(len(batch.rows))
     log_prob = model.policy.get_distribution(batch.observations_at(Minibatch(steps, None, 1))).log_prob(
         batch.actions[batch.rows]
     )
-    loss = -(model.advantages * log_prob).mean()
+    loss = -(model.seen.advantages * log_prob).mean()
     gradient = th.autograd.grad(loss, list(model.policy.parameters()))
     expected = th.cat([each.flatten() for each in gradient])
     assert expected.abs().max() > 1e-3
@@ -171,20 +172,15 @@ def test_presets_have_the_losses_and_gradients_of_trl(case: str, monkeypatch: py
     monkeypatch.setattr(model.policy, "get_distribution", lambda _: Known(new))
     if model.reference is not None:
         monkeypatch.setattr(model.reference.policy, "get_distribution", lambda _: Known(log_probs["ref"]))
-    if model.kl_estimator == "k1_in_reward":
-        model.reference.penalise_rewards(batch, model.kl_coef, model.batch_size)
-
-    advantages = model._advantages(batch)
-    weights, kept = model._weights(batch)
-    clip_low = model.clip_range(1.0)
-    clip_high = clip_low if model.clip_range_high is None else model.clip_range_high(1.0)
-    everything = Minibatch(kept, None, 1)
-    loss, stats = model._loss(batch, everything, advantages, weights, clip_low, clip_high)
+    model.batch = batch
+    model.set_logger(Logger(None, []))
+    of_update = judged(model)
+    loss, stats = model._loss(of_update, Minibatch(of_update.kept, None, 1))
     (gradient,) = th.autograd.grad(loss, new)
 
     expected = TRL["expected"][case]
     firsts = batch.time == 0
-    th.testing.assert_close(advantages[firsts], th.tensor(expected["advantages"]), rtol=1e-5, atol=1e-6)
+    th.testing.assert_close(of_update.advantages[firsts], th.tensor(expected["advantages"]), rtol=1e-5, atol=1e-6)
     wanted = th.tensor(expected["gradient"])[:, : batch.mask.shape[-1]][batch.mask.flatten(0, 1)]
     assert wanted.abs().max() > 1e-6
     th.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7)

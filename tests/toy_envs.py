@@ -1,5 +1,6 @@
 """Small environments whose every detail the tests know."""
 
+import dataclasses
 from collections.abc import Callable
 from itertools import count
 from random import random
@@ -24,6 +25,16 @@ def parameters_of(model: Any) -> th.Tensor:
     :return: A copy of all parameters of its policy, one after the other
     """
     return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+def judged(model: Any, values: Any = None) -> Any:
+    """
+    :return: The batch of the last update with its rewards, and how its steps are judged
+    """
+    batch = dataclasses.replace(model.batch, rewards=model._rewards(model.batch))
+    if model.advantage == "gae" and values is None:
+        values = model._fit_values(batch)
+    return model._judge(batch, values)
 
 
 def same(a: Any, b: Any) -> bool:

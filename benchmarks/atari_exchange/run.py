@@ -38,6 +38,7 @@ import json
 import os
 import time
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import ale_py  # noqa: F401  registers the games
@@ -59,7 +60,8 @@ from benchmarks.timing import in_process
 from sb3_grpo import GRPO, make_atari_group_env, make_group_env
 from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
-from sb3_grpo.common.values import MEMORY, StateFeatures, image_features, r_squared
+from sb3_grpo.common.values import MEMORY, StateFeatures, StepValues, image_features
+from sb3_grpo.grpo.grpo import JudgedBatch
 
 RESULTS = common.RESULTS / "atari_exchange.jsonl"
 CHANGES = {
@@ -130,19 +132,16 @@ class Critic:
     def __init__(self, model: GRPO):
         self.model = model
 
-    def residuals(
-        self, state_features: Any, batch: GroupBatch, rewards: th.Tensor, gamma: float
-    ) -> tuple[th.Tensor, th.Tensor, float]:
-        """As ``ValueRegression.residuals``, with the targets of PPO's critic."""
+    def update(self, state_features: Any, batch: GroupBatch, gamma: float) -> StepValues:
+        """As ``ValueRegression.update``, with the targets of PPO's critic."""
         steps = th.arange(len(batch.episode)).split(512)
         values = th.cat([self.predict(batch.observations_at(Minibatch(part, None, len(steps)))) for part in steps])
         last_values = th.zeros_like(batch.lengths, dtype=th.float64)
         if batch.next_observations is not None:
             last_values.view(-1)[batch.going_on] = self.predict(batch.next_observations)
-        residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma, last_values)
+        residuals = td_residuals(batch.rewards, batch.pad(values), batch.mask, gamma, last_values)
         gae = discounted_returns_to_go(residuals, batch.mask, gamma * self.model.gae_lambda)
-        self.targets = values + batch.flatten(gae)
-        return residuals, self.targets, r_squared(values, self.targets)
+        return StepValues(values, last_values, values + batch.flatten(gae), None)
 
     @th.no_grad()
     def predict(self, obs: Any) -> th.Tensor:
@@ -160,11 +159,10 @@ class CriticGRPO(GRPO):
         super()._setup_model()
         self.value_regression = Critic(self)  # type: ignore[assignment]
 
-    def _advantages(self, batch: GroupBatch) -> th.Tensor:
-        advantages = super()._advantages(batch)
+    def _judge(self, batch: GroupBatch, values: StepValues | None = None) -> JudgedBatch:
+        assert values is not None
         # As in PPO, in the units of the reward
-        batch.value_targets = self.value_regression.targets.float()
-        return advantages
+        return replace(super()._judge(batch, values), value_targets=values.targets.float())
 
 
 def entry(algo: str) -> dict[str, Any]:

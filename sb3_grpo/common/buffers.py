@@ -66,7 +66,7 @@ def observations_in(observations: Any, rows: th.Tensor) -> Any:
     return observations.index_select(0, rows)
 
 
-@dataclass
+@dataclass(frozen=True)
 class GroupBatch:
     """
     The groups of one update, until the next rollout begins: on a CPU, it shares memory with the rollout buffer.
@@ -81,7 +81,7 @@ class GroupBatch:
     :param rows: (N,) row of each step in the rollout
     :param episode: (N,) the episode 0..E-1 of each step
     :param time: (N,) index of the step in this part of its episode
-    :param rewards: (B, G, T) zero-padded, in double precision: equal outcomes must compare equal
+    :param rewards: (B, G, T) the environment's own, zero-padded, in double precision: equal outcomes must compare equal
         regardless of the order of their rewards
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
@@ -92,8 +92,6 @@ class GroupBatch:
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
         is 0. Or in the policy's own format
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
-    :param value_targets: (N,) what an auxiliary value head learns to predict, once advantages have been computed; ``None``
-        without one, or if nothing is known of the returns
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -111,7 +109,6 @@ class GroupBatch:
     going_on: th.Tensor
     next_observations: Any
     action_masks: th.Tensor | None = None
-    value_targets: th.Tensor | None = None
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """

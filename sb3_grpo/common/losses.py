@@ -67,38 +67,55 @@ class LossInputs:
     outcomes: th.Tensor
 
 
-PolicyLoss = Callable[[LossInputs], th.Tensor]
+# Marks of steps by name, (M,) bool each, of which the fractions are logged
+Marks = dict[str, th.Tensor]
+# Returns the loss of each step; or this, and marks
+PolicyLoss = Callable[[LossInputs], th.Tensor | tuple[th.Tensor, Marks]]
 
-POLICY_LOSSES: dict[str, PolicyLoss] = {
-    "clip": lambda steps: clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
-}
+
+def clip(steps: LossInputs) -> tuple[th.Tensor, Marks]:
+    """
+    PPO's loss, see :func:`clipped_surrogate`.
+
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised; which ones are cut off, see :func:`cut_off`
+    """
+    losses = clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
+    below, above = cut_off(steps.log_ratio.detach().exp(), steps.advantages, steps.clip_low, steps.clip_high)
+    return losses, {"clip_fraction_low": below, "clip_fraction_high": above}
 
 
-def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> th.Tensor:
+POLICY_LOSSES: dict[str, PolicyLoss] = {"clip": clip}
+
+
+def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> tuple[th.Tensor, Marks]:
     """
     Compute the loss of each step.
 
-    :param policy_loss: "clip": :func:`clipped_surrogate`; or a function
+    :param policy_loss: A key of ``POLICY_LOSSES``, or a function
     :param steps: M steps
-    :return: (M,) loss of each step, to be minimised
+    :return: (M,) loss of each step, to be minimised; the marks of steps, if there are any
     :raises ValueError: if the function does not return finite values of this shape, with a gradient
     """
+    found = (POLICY_LOSSES[policy_loss] if isinstance(policy_loss, str) else policy_loss)(steps)
+    losses, marks = found if isinstance(found, tuple) else (found, {})
     if isinstance(policy_loss, str):
-        return POLICY_LOSSES[policy_loss](steps)
+        return losses, marks
     wanted = "(M,), an entry for each step"
     returns = f"{name_of(policy_loss)}, given as policy_loss,"
-    losses = check_tensor(returns, policy_loss(steps), steps.advantages.shape, wanted)
+    losses = check_tensor(returns, losses, steps.advantages.shape, wanted)
     if steps.log_prob.requires_grad and not losses.requires_grad:
         raise ValueError(
             f"{returns} returned a tensor without a gradient, from which nothing is learned: compute it from steps.log_ratio "
             "or steps.log_prob, without detach(), NumPy or torch.no_grad()."
         )
-    return losses
+    return losses, marks
 
 
 def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> tuple[th.Tensor, th.Tensor]:
     """
-    Find the steps whose gradient is cut off, below (A < 0, r < 1 - clip_low) and above (A > 0, r > 1 + clip_high).
+    Find the steps whose gradient is cut off, below (A < 0, r < 1 - clip_low) and above (A > 0, r > 1 + clip_high). Unlike
+    ratios outside of the interval, they do not include those on the side where clipping has no effect.
 
     :param ratio: (N,)
     :param advantages: (N,)
@@ -109,25 +126,16 @@ def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high:
     return (advantages < 0) & (ratio < 1.0 - clip_low), (advantages > 0) & (ratio > 1.0 + clip_high)
 
 
-def clip_fractions(
-    ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float, weights: th.Tensor
-) -> tuple[th.Tensor, th.Tensor]:
+def weighted_fractions(marks: Marks, weights: th.Tensor) -> dict[str, th.Tensor]:
     """
-    Fractions of the steps whose gradient is cut off, below and above, see :func:`cut_off`.
-
-    Unlike the fraction of ratios outside of the interval, they exclude ratios on the side where clipping has no effect.
-
-    :param ratio: (N,)
-    :param advantages: (N,)
-    :param clip_low: as in :func:`clipped_surrogate`
-    :param clip_high: as in :func:`clipped_surrogate`
-    :param weights: (N,), a mask or the weights of the steps; both fractions are relative to their sum
-    :return: fraction cut off below, fraction cut off above: scalars on the device, 0 if all weights are 0
+    :param marks: (N,) bool by name
+    :param weights: (N,), a mask or the weights of the steps
+    :return: By name, the fraction of the steps that are marked, relative to the sum of the weights: scalars on the device,
+        0 if all weights are 0
     """
-    weights = weights.to(ratio.dtype)
-    total = weights.sum().clamp(min=th.finfo(ratio.dtype).tiny)
-    below, above = cut_off(ratio, advantages, clip_low, clip_high)
-    return (weights * below).sum() / total, (weights * above).sum() / total
+    weights = weights.to(th.get_default_dtype())
+    total = weights.sum().clamp(min=th.finfo(weights.dtype).tiny)
+    return {name: (weights * marked).sum() / total for name, marked in marks.items()}
 
 
 def episode_log_ratio(log_ratio: th.Tensor, episode: th.Tensor, n_episodes: int) -> th.Tensor:

@@ -592,11 +592,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # The steps of a group that has been replaced are gone, whatever a function of one's own says now
             kept = [group for group, is_live in zip(groups, live, strict=True) if is_live and not group.is_dead]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
-        normalizer = self._vec_normalize_env
-        if self.batch is not None and normalizer is not None and normalizer.norm_reward:
-            # One scale for all rewards, in double precision (normalize_reward() would round): equal returns stay equal
-            scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
-            self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
         self._log_groups([group for group in groups if group.can_be_judged])
 
     def _log_groups(self, groups: list[Group]) -> None:

@@ -10,7 +10,6 @@ from stable_baselines3.common.distributions import Distribution
 from sb3_grpo.common.buffers import GroupBatch, minibatches
 from sb3_grpo.common.kl import exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.common.rewards import kl_penalised_rewards
 from sb3_grpo.utils.plugins import check_tensor, name_of
 
 # A function of the log probabilities under the policy and under the reference
@@ -63,32 +62,19 @@ class Reference:
         # Both get the same observations, normalised with current statistics, as they would with VecNormalize
         self.policy.observation_norm = policy.observation_norm
 
-    def log_prob(self, inputs: tuple[Any, ...], actions: th.Tensor) -> th.Tensor:
+    @th.no_grad()
+    def log_probs(self, batch: GroupBatch, batch_size: int | None) -> th.Tensor:
         """
-        :param inputs: What the policy takes: observations and, if there are any, action masks
-        :param actions: (M,) or (M, d)
-        :return: (M,) log probabilities of the actions under the reference, without gradient
-        """
-        with th.no_grad():
-            return self.policy.get_distribution(*inputs).log_prob(actions)
-
-    def penalise_rewards(self, batch: GroupBatch, kl_coef: float, batch_size: int | None) -> th.Tensor:
-        """
-        Subtract the KL divergence of the behaviour policy from the rewards, see :func:`kl_penalised_rewards`.
-
         :param batch: The groups of an update
-        :param kl_coef: Coefficient of the KL divergence
         :param batch_size: Number of steps to evaluate at a time, ``None`` for all
-        :return: The mean KL divergence
+        :return: (N,) log probabilities of their actions under the reference
         """
-        old_log_prob = batch.old_log_prob[batch.rows]
-        ref_log_prob = th.empty_like(old_log_prob)
+        log_probs = th.empty_like(batch.old_log_prob[batch.rows])
         steps = th.arange(len(batch.rows), device=batch.rows.device)
         for minibatch in minibatches(batch.episode, steps, batch_size, whole_episodes=True):
             actions = batch.actions[batch.rows[minibatch.steps]]
-            ref_log_prob[minibatch.steps] = self.log_prob(batch.inputs_at(minibatch), actions)
-        batch.rewards = kl_penalised_rewards(batch.rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), kl_coef)
-        return kl_estimate(old_log_prob, ref_log_prob, "k1").mean()
+            log_probs[minibatch.steps] = self.policy.get_distribution(*batch.inputs_at(minibatch)).log_prob(actions)
+        return log_probs
 
     def kl(
         self,

@@ -8,6 +8,7 @@ linear baseline this extends.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch as th
@@ -54,6 +55,34 @@ class Continuation(NamedTuple):
     states: StateFeatures
     of_step: th.Tensor
     discounts: th.Tensor
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """
+    What a regression says of the states of an update.
+
+    :param of_steps: (N,) values of the states
+    :param last: (B, G) value of the state from which an episode continues, 0 if it has ended
+    :param targets: (N,) the regression targets
+    :param live: (B,) whether to judge the steps of a group; ``None``: those of all
+    """
+
+    of_steps: th.Tensor
+    last: th.Tensor
+    targets: th.Tensor
+    live: th.Tensor | None
+
+    def residuals(self, batch: GroupBatch, gamma: float) -> th.Tensor:
+        """
+        What groups compare with ``advantage="gae"``: see :func:`td_residuals`.
+
+        :param batch: The groups of the update
+        :param gamma: Discount factor
+        :return: (B, G, T)
+        """
+        residuals = td_residuals(batch.rewards, batch.pad(self.of_steps), batch.mask, gamma, self.last)
+        return residuals if self.live is None else th.where(self.live[:, None, None], residuals, 0.0)
 
 
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
@@ -157,47 +186,40 @@ class ValueRegression:
         return self._weights is not None
 
     @th.no_grad()
-    def residuals(
-        self, state_features: FeatureFunction, batch: GroupBatch, rewards: th.Tensor, gamma: float
-    ) -> tuple[th.Tensor, th.Tensor | None, float | None]:
+    def update(self, state_features: FeatureFunction, batch: GroupBatch, gamma: float) -> StepValues | None:
         """
-        What groups compare with ``advantage="gae"``: see :func:`td_residuals`. The regression is also fitted to this batch.
+        Value the states of an update, and fit the regression to them.
 
         :param state_features: Maps observations to what the regression sees of the states
         :param batch: The groups of an update
-        :param rewards: (B, G, T)
         :param gamma: Discount factor
-        :return: (B, G, T) residuals; (N,) the regression targets, and the share of their variance that the values explain,
-            both ``None`` if nothing was fitted: all rewards are equal and no episode has ended, or they are zero and always
-            have been
+        :return: The values; ``None`` if nothing was fitted: all rewards are equal and no episode has ended, or they are zero
+            and always have been
         """
         if self.memory == 0.0:
             self.forget()
         is_first = not self.is_fitted
         n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
-        steps = batch.flatten(rewards)
+        steps = batch.flatten(batch.rewards)
         if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and is_first)):
             # All actions led to the same result: residuals would only be the error of the regression. But zeros are a signal
             # for values that expect a reward
-            return th.zeros_like(rewards), None, None
+            return None
         states, continuation = _states(state_features, batch), _continuation(state_features, batch, gamma)
-        returns = discounted_returns_to_go(rewards, batch.mask, gamma)
+        returns = discounted_returns_to_go(batch.rewards, batch.mask, gamma)
         # The time limit also counts the steps before a start in mid-episode
         time = None if self.memory > 0.0 else batch.time + batch.elapsed.flatten()[batch.episode]
 
         fits_first = is_first or self.fits_first
         if fits_first:
             targets = self.fit(states, batch.flatten(returns), continuation, time)
-        values, last_values = self.predict(states, time), th.zeros_like(batch.lengths, dtype=th.float64)
+        values, last = self.predict(states, time), th.zeros_like(batch.lengths, dtype=th.float64)
         if continuation is not None:
-            last_values.view(-1)[batch.going_on] = self.predict(continuation.states)
+            last.view(-1)[batch.going_on] = self.predict(continuation.states)
         if not fits_first:
             targets = self.fit(states, batch.flatten(returns), continuation, time)
-        residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma, last_values)
-        if self.memory == 0.0:
-            # If all members have the same return, the residuals are only the error of the regression
-            residuals = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
-        return residuals, targets, r_squared(values, targets)
+        # If all members have the same return, the residuals of a fit to these members are only its error
+        return StepValues(values, last, targets, live_groups(returns[..., 0]) if self.memory == 0.0 else None)
 
     def fit(
         self,

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,18 +26,18 @@ from sb3_grpo.common.losses import (
     LossInputs,
     PolicyLoss,
     WeightFunction,
-    clip_fractions,
     episode_log_ratio,
     policy_losses,
     step_weights,
+    weighted_fractions,
 )
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, draw_head
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
-from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.saved_algorithm import check_algorithm
-from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, ValueRegression
+from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, StepValues, ValueRegression, r_squared
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
@@ -44,6 +45,30 @@ from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.utils.user_warnings import warn_user
+
+
+@dataclass(frozen=True)
+class JudgedBatch:
+    """
+    What the loss of an update needs to know.
+
+    :param batch: The groups of the update: N steps
+    :param advantages: (N,)
+    :param weights: (N,) the weight of each step in the loss
+    :param kept: (K,) long, indices of the steps that take part in it
+    :param value_targets: (N,) what an auxiliary value head learns to predict; ``None`` without one, or if nothing is known of
+        the returns
+    :param clip_low: How far the ratio may fall below 1
+    :param clip_high: How far the ratio may rise above 1
+    """
+
+    batch: GroupBatch
+    advantages: th.Tensor
+    weights: th.Tensor
+    kept: th.Tensor
+    value_targets: th.Tensor | None
+    clip_low: float
+    clip_high: float
 
 
 def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
@@ -364,100 +389,160 @@ class GRPO(OnGroupAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
-        batch = self.batch
-        if batch is None:
+        if self.batch is None:
             self._skip_update(dead_groups_message(self))
             return
-        progress = self._current_progress_remaining
-        # They may have been set to numbers after the model was created
-        clip_low = FloatSchedule(self.clip_range)(progress)
-        clip_high = clip_low if self.clip_range_high is None else FloatSchedule(self.clip_range_high)(progress)
-
-        in_reward = {}
-        if self.reference is not None and self.kl_estimator == "k1_in_reward":
-            in_reward["kl_ref"] = self.reference.penalise_rewards(batch, self.kl_coef, self.batch_size)
-        # Advantage of each step within its group, and its weight in the loss: both computed once for the whole batch,
-        # so that they do not depend on how it is split into minibatches
-        advantages = self._advantages(batch)
-        weights, kept = self._weights(batch)
-        if self.n_steps is not None and self.ent_coef == 0.0 and self.reference is None and not advantages.any():
-            # Optimizer steps would still follow the momentum
-            self._skip_update(dead_groups_message(self))
-            # While nothing is known, one random policy after the other: some get further than others
-            draw_head(self.policy.action_net)
-            return
-        if len(kept) == 0:
-            cut_off = "a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss."
-            self._skip_update(cut_off if self.overlong_filter else "no step takes part in the loss.")
+        # Once for the whole batch: what is judged does not depend on how it is split into minibatches
+        batch = replace(self.batch, rewards=self._rewards(self.batch))
+        values = self._fit_values(batch) if self.advantage == "gae" else None
+        judged = self._judge(batch, values)
+        if (reason := self._why_no_update(judged)) is not None:
+            self._skip_update(reason)
+            if self.n_steps is not None:
+                # While nothing is known, one random policy after the other: some get further than others
+                draw_head(self.policy.action_net)
             return
 
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or isinstance(batch.observations, PackedObservations)
+        n_accumulated = self.gradient_accumulation_steps
         stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):
             # Do a complete pass on the batch, in a new order each time
-            parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes))
-            epoch = self._train_epoch(batch, parts, advantages, weights, clip_low, clip_high)
-            if epoch is None:
+            parts = list(minibatches(batch.episode, judged.kept, self.batch_size, whole_episodes))
+            steps = [self._step(judged, parts[i : i + n_accumulated]) for i in range(0, len(parts), n_accumulated)]
+            of_epoch = [each for step in steps for each in step]
+            if not of_epoch:
                 continue
-            stats.append(epoch)
+            stats.append(_summary(of_epoch))
             self._n_updates += 1
             # Once per epoch: the mean over all minibatches is less noisy than a single one
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
-        if not stats:
-            return
-        stats = [each | in_reward for each in stats]
-        self._log_update(stats, clip_low, clip_high)
-        self.logger.record("train/n_live_steps", int(th.count_nonzero(weights * advantages)))
-        self._update_reference()
+        if stats:
+            self._log_update(stats, judged)
+            self._update_reference()
 
-    def _train_epoch(
-        self,
-        batch: GroupBatch,
-        parts: list[Minibatch],
-        advantages: th.Tensor,
-        weights: th.Tensor,
-        clip_low: float,
-        clip_high: float,
-    ) -> dict[str, th.Tensor] | None:
+    def _rewards(self, batch: GroupBatch) -> th.Tensor:
         """
-        One pass on the batch.
+        :param batch: The groups of the update, with the environment's own rewards
+        :return: (B, G, T) the rewards r_{i,t} to learn from
+        """
+        rewards, normalizer = batch.rewards, self._vec_normalize_env
+        if normalizer is not None and normalizer.norm_reward:
+            # One scale for all rewards, in double precision (normalize_reward() would round): equal returns stay equal
+            scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
+            rewards = (scale * rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
+        if self.reference is not None and self.kl_estimator == "k1_in_reward":
+            # PPO for language models: r_{i,t} - beta (log pi - log ref), and no KL divergence in the loss
+            old_log_prob, ref_log_prob = batch.old_log_prob[batch.rows], self.reference.log_probs(batch, self.batch_size)
+            rewards = kl_penalised_rewards(rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), self.kl_coef)
+            self.logger.record("train/kl_ref", kl_estimate(old_log_prob, ref_log_prob, "k1").mean().item())
+        if self.overlong_range is not None:
+            # DAPO eq. 13 lowers the last reward of long episodes
+            penalty = soft_overlong_penalty(batch.lengths, *self.overlong_range)
+            rewards = rewards.scatter_add(-1, batch.lengths[..., None] - 1, penalty[..., None].double())
+        return rewards
+
+    def _fit_values(self, batch: GroupBatch) -> StepValues | None:
+        """
+        Fit the regression that stands in for a critic network to the steps of an update.
 
         :param batch: The groups of the update
-        :param parts: The minibatches
-        :param advantages: (N,)
-        :param weights: (N,) the weights of the steps in the loss
-        :param clip_low: How far the ratio may fall below 1
-        :param clip_high: How far the ratio may rise above 1
-        :return: Statistics, averaged over minibatches; ``None`` if all optimizer steps were refused
+        :return: The values of their states; ``None`` if the rewards say nothing
         """
-        stats: list[dict[str, th.Tensor]] = []  # one entry per minibatch
-        for begin in range(0, len(parts), self.gradient_accumulation_steps):
-            accumulated = parts[begin : begin + self.gradient_accumulation_steps]
-            self.policy.optimizer.zero_grad()
-            for minibatch in accumulated:
-                steps = minibatch.steps
-                # The mean over minibatches equals the loss of the whole batch
-                scaled = minibatch.n_minibatches * weights[steps]
-                loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
-                (loss / len(accumulated)).backward()
-                stats.append({**minibatch_stats, "loss": loss.detach()})
-            # Clip grad norm
-            grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            latest = stats[-len(accumulated) :]
-            # Waits for the device at each step: non-finite values must never reach the policy
-            if not th.isfinite(grad_norm + sum(each["loss"] for each in latest)):
-                self._refuse_step(advantages, latest)
-                del stats[-len(accumulated) :]
-                continue
-            self._n_refused_steps = 0
-            # Optimization step
-            self.policy.optimizer.step()
-        return _summary(stats) if stats else None
+        values = self.value_regression.update(self.policy.state_features, batch, self.gamma)
+        if values is not None:
+            self.logger.record("train/regression_r2", r_squared(values.of_steps, values.targets))
+        return values
+
+    def _judge(self, batch: GroupBatch, values: StepValues | None = None) -> JudgedBatch:
+        """
+        Judge the steps of an update. This changes nothing: another call returns the same.
+
+        :param batch: The groups of the update, with the rewards to learn from
+        :param values: The values of their states, for ``advantage="gae"``
+        :return: The batch, with what the loss needs to know of each of its steps
+        """
+        rewards, gamma, returns = batch.rewards, self.gamma, None
+        if self.advantage == "gae":
+            # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda
+            rewards = th.zeros_like(rewards) if values is None else values.residuals(batch, gamma)
+            gamma *= self.gae_lambda
+            returns = None if values is None else values.targets
+        elif self.policy.aux_vf_coef > 0.0:
+            returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, gamma))
+        # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with R and the scale as configured
+        advantages = group_advantages(
+            rewards,
+            batch.mask,
+            kind=self.advantage,
+            gamma=gamma,
+            leave_one_out=self.leave_one_out,
+            scale=self.advantage_scale,
+        )
+        value_targets = None
+        if self.policy.aux_vf_coef > 0.0 and returns is not None:
+            # In any unit of the reward, the loss weighs the same beside that of the policy
+            value_targets = ((returns - returns.mean()) / (returns.std(correction=0) + 1e-8)).float()
+        kept = th.ones_like(batch.episode, dtype=th.bool)
+        if self.overlong_filter:
+            kept = ~batch.truncated.flatten()[batch.episode]
+        progress = self._current_progress_remaining
+        # They may have been set to numbers after the model was created
+        clip_low = FloatSchedule(self.clip_range)(progress)
+        clip_high = clip_low if self.clip_range_high is None else FloatSchedule(self.clip_range_high)(progress)
+        return JudgedBatch(
+            batch=batch,
+            advantages=batch.flatten(advantages).float(),
+            weights=step_weights(batch.episode, batch.lengths.numel(), self.loss_average, kept),
+            kept=kept.nonzero().squeeze(1),
+            value_targets=value_targets,
+            clip_low=clip_low,
+            clip_high=clip_high,
+        )
+
+    def _why_no_update(self, judged: JudgedBatch) -> str | None:
+        """
+        :param judged: The judged batch
+        :return: Why nothing can be learned from it, ``None`` if something can
+        """
+        if len(judged.kept) == 0:
+            if self.overlong_filter:
+                return "a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss."
+            return "no step takes part in the loss."
+        if self.n_steps is None or self.ent_coef != 0.0 or self.reference is not None or judged.advantages.any():
+            return None
+        # Optimizer steps would still follow the momentum
+        return dead_groups_message(self)
+
+    def _step(self, judged: JudgedBatch, parts: list[Minibatch]) -> list[dict[str, th.Tensor]]:
+        """
+        A step of the optimizer.
+
+        :param judged: The judged batch
+        :param parts: The minibatches whose gradients are averaged
+        :return: Statistics of each of them; none if the step was refused, as something is not finite
+        """
+        self.policy.optimizer.zero_grad()
+        stats = []
+        for minibatch in parts:
+            loss, of_loss = self._loss(judged, minibatch)
+            (loss / len(parts)).backward()
+            stats.append({**of_loss, "loss": loss.detach()})
+        # Clip grad norm
+        grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+        # Waits for the device at each step: non-finite values must never reach the policy
+        if not th.isfinite(grad_norm + sum(each["loss"] for each in stats)):
+            self._refuse_step(judged.advantages, stats)
+            return []
+        self._n_refused_steps = 0
+        # Optimization step
+        self.policy.optimizer.step()
+        return stats
 
     def _refuse_step(self, advantages: th.Tensor, stats: list[dict[str, th.Tensor]]) -> None:
         """
@@ -475,77 +560,23 @@ class GRPO(OnGroupAlgorithm):
             self._warned_refused = True
             warn_user(f"A step of the optimizer was refused {how} Further ones are refused without a warning.")
 
-    def _advantages(self, batch: GroupBatch) -> th.Tensor:
-        """
-        :param batch: The groups of the update
-        :return: (N,) the advantage of each step
-        """
-        # Rewards r_{i,t} of member i. DAPO eq. 13 lowers the last reward of long episodes
-        rewards = batch.rewards
-        if self.overlong_range is not None:
-            penalty = soft_overlong_penalty(batch.lengths, *self.overlong_range)
-            rewards = rewards.scatter_add(-1, batch.lengths[..., None] - 1, penalty[..., None].double())
-        gamma = self.gamma
-        if self.advantage == "gae":
-            # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
-            # There is no critic network: V is a regression on the states
-            rewards, returns, explained = self.value_regression.residuals(self.policy.state_features, batch, rewards, gamma)
-            if explained is not None:
-                self.logger.record("train/regression_r2", explained)
-            gamma *= self.gae_lambda
-        elif self.policy.aux_vf_coef > 0.0:
-            returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, gamma))
-        if self.policy.aux_vf_coef > 0.0 and returns is not None:
-            # In any unit of the reward, the loss weighs the same beside that of the policy
-            batch.value_targets = ((returns - returns.mean()) / (returns.std(correction=0) + 1e-8)).float()
-        # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with R and the scale as configured
-        advantages = group_advantages(
-            rewards,
-            batch.mask,
-            kind=self.advantage,
-            gamma=gamma,
-            leave_one_out=self.leave_one_out,
-            scale=self.advantage_scale,
-        )
-        return batch.flatten(advantages).float()
-
-    def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
-        """
-        :param batch: The groups of the update
-        :return: (N,) the weight of each step in the loss, and the indices of the steps that take part in it
-        """
-        n_episodes = batch.lengths.numel()
-        kept = th.ones_like(batch.episode, dtype=th.bool)
-        if self.overlong_filter:
-            kept = ~batch.truncated.flatten()[batch.episode]
-        return step_weights(batch.episode, n_episodes, self.loss_average, kept), kept.nonzero().squeeze(1)
-
-    def _loss(
-        self,
-        batch: GroupBatch,
-        minibatch: Minibatch,
-        advantages: th.Tensor,
-        weights: th.Tensor,
-        clip_low: float,
-        clip_high: float,
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _loss(self, judged: JudgedBatch, minibatch: Minibatch) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
         Compute the loss of a minibatch and its statistics, all still on the device.
 
-        :param batch: The groups of the update
+        :param judged: The judged batch
         :param minibatch: M of its steps
-        :param advantages: (M,)
-        :param weights: (M,) the weights of the steps in the loss
-        :param clip_low: How far the ratio may fall below 1
-        :param clip_high: How far the ratio may rise above 1
         :return: The weighted sum of the losses of the steps, and statistics to log: ``approx_kl`` is needed for ``target_kl``
         """
         # GRPO eq. 3 and DAPO eq. 8, for the steps of a minibatch:
         #     J = sum_{i,t} w_{i,t} [ min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps_low, 1 + eps_high) A_{i,t}) - beta KL_{i,t} ]
         # The weights w make it a mean over steps (DAPO), or a mean over episodes of the episode means (GRPO).
+        batch, advantages = judged.batch, judged.advantages[minibatch.steps]
+        # The mean over minibatches equals the loss of the whole batch
+        weights = minibatch.n_minibatches * judged.weights[minibatch.steps]
         rows = batch.rows[minibatch.steps]
         inputs, actions, old_log_prob = batch.inputs_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
-        if batch.value_targets is None:
+        if judged.value_targets is None:
             distribution = self.policy.get_distribution(*inputs)
         else:
             distribution, values = self.policy.get_distribution_and_values(*inputs)
@@ -560,11 +591,10 @@ class GRPO(OnGroupAlgorithm):
             shared = episode_log_ratio(log_ratio.detach(), episode, batch.lengths.numel())
             log_ratio = shared + log_prob - log_prob.detach()
         group, outcomes = episode // batch.lengths.shape[1], batch.outcomes.flatten()[episode]
-        steps = LossInputs(
-            log_ratio, log_prob, old_log_prob, advantages, clip_low, clip_high, entropy, episode, group, outcomes
-        )
+        low, high = judged.clip_low, judged.clip_high
+        steps = LossInputs(log_ratio, log_prob, old_log_prob, advantages, low, high, entropy, episode, group, outcomes)
         # Clipped surrogate, negated because it is minimised
-        policy_loss = policy_losses(self.policy_loss, steps)
+        policy_loss, marked = policy_losses(self.policy_loss, steps)
 
         # Entropy loss favors exploration
         if entropy is None:
@@ -580,15 +610,14 @@ class GRPO(OnGroupAlgorithm):
             step_kl_loss, kl_ref = self.reference.kl(distribution, inputs, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
-        if batch.value_targets is not None:
-            squared_errors = (values - batch.value_targets[minibatch.steps]).square()
+        if judged.value_targets is not None:
+            squared_errors = (values - judged.value_targets[minibatch.steps]).square()
             step_loss = step_loss + self.policy.aux_vf_coef * squared_errors
             stats["value_loss"] = (weights * squared_errors).sum()
         loss = (weights * step_loss).sum()
 
         with th.no_grad():
-            ratio = log_ratio.exp()
-            below, above = clip_fractions(ratio, advantages, clip_low, clip_high, weights)
+            stats |= weighted_fractions(marked, weights)
             stats |= {
                 # The parts of the loss are weighted like the loss, the other statistics are means over the steps
                 "loss": loss,
@@ -596,9 +625,7 @@ class GRPO(OnGroupAlgorithm):
                 "entropy_loss": (weights * entropy_loss).sum(),
                 "entropy": -entropy_loss.mean(),
                 "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
-                "clip_fraction_low": below,
-                "clip_fraction_high": above,
-                "ratio_max": ratio.max(),
+                "ratio_max": log_ratio.exp().max(),
             }
         return loss, {key: value.detach() for key, value in stats.items()}
 
@@ -610,11 +637,10 @@ class GRPO(OnGroupAlgorithm):
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self.reference.renew(self.policy)
 
-    def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
+    def _log_update(self, stats: list[dict[str, th.Tensor]], judged: JudgedBatch) -> None:
         """
         :param stats: Statistics of all epochs of the update
-        :param clip_low: The lower clip range used
-        :param clip_high: The upper clip range used
+        :param judged: The judged batch
         """
         means = {key: value.item() for key, value in _summary(stats).items()}
         if "clip_fraction_low" in means:
@@ -624,8 +650,9 @@ class GRPO(OnGroupAlgorithm):
         if hasattr(self.policy, "log_std"):
             self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/clip_range", clip_low)
-        self.logger.record("train/clip_range_high", clip_high)
+        self.logger.record("train/clip_range", judged.clip_low)
+        self.logger.record("train/clip_range_high", judged.clip_high)
+        self.logger.record("train/n_live_steps", int(th.count_nonzero(judged.weights * judged.advantages)))
 
     def _skip_update(self, reason: str) -> None:
         """

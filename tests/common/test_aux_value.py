@@ -83,6 +83,14 @@ def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy:
             assert th.equal(gradient, with_head[name]), name
 
 
+class Kept(GRPO):
+    """Keeps the judged batch of the last update."""
+
+    def _judge(self, *args: Any) -> Any:
+        self.judged = super()._judge(*args)
+        return self.judged
+
+
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @pytest.mark.parametrize(
     "kwargs",
@@ -90,17 +98,17 @@ def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy:
 )
 def test_the_loss_is_that_of_standardised_returns(scale: float, kwargs: dict[str, Any]) -> None:
     settings = {**SMALL, "gamma": 0.9, "learning_rate": 0.0, "loss_average": "step", **kwargs}
-    model = GRPO("CnnPolicy", copies(scale=scale), policy_kwargs=AUX, **settings).learn(1)
-    batch, logged = model.batch, model.logger.name_to_value
-    assert batch is not None and batch.value_targets is not None
+    model = Kept("CnnPolicy", copies(scale=scale), policy_kwargs=AUX, **settings).learn(1)
+    logged, batch, value_targets = model.logger.name_to_value, model.judged.batch, model.judged.value_targets
+    assert value_targets is not None
     returns = batch.flatten(discounted_returns_to_go(batch.rewards, batch.mask, 0.9))
     if model.n_steps is None:
         targets = (returns - returns.mean()) / returns.std(correction=0)
-        th.testing.assert_close(batch.value_targets, targets.float())
-    assert batch.value_targets.mean().item() == pytest.approx(0.0, abs=1e-5)
-    assert batch.value_targets.std(correction=0).item() == pytest.approx(1.0, abs=1e-5)
+        th.testing.assert_close(value_targets, targets.float())
+    assert value_targets.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert value_targets.std(correction=0).item() == pytest.approx(1.0, abs=1e-5)
     _, values = model.policy.get_distribution_and_values(observations_of(batch))
-    value_loss = (values - batch.value_targets).square().mean().item()
+    value_loss = (values - value_targets).square().mean().item()
     assert logged["train/value_loss"] == pytest.approx(value_loss, rel=1e-4)
     assert logged["train/loss"] == pytest.approx(logged["train/policy_gradient_loss"] + 0.5 * value_loss, rel=1e-4)
 

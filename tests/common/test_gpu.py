@@ -14,7 +14,7 @@ from digit_texts import growing_texts, make_policy
 from gymnasium import spaces
 from language_models import make_grpo, make_language_model
 from pretended_device import NAME, pretended_device
-from toy_envs import TINY, SpacesEnv
+from toy_envs import TINY, SpacesEnv, judged
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.envs import VerifierTextVecEnv
@@ -77,7 +77,7 @@ def test_everything_of_an_update_is_on_the_device(name: str, algo: type[GRPO], k
     model = make_model(name, algo, **kwargs).learn(200)
     assert model._n_updates > 0
     batch = model.batch
-    tensors = [batch.actions, batch.old_log_prob, batch.rows, batch.rewards, batch.mask, model._advantages(batch)]
+    tensors = [batch.actions, batch.old_log_prob, batch.rows, batch.rewards, batch.mask, judged(model).advantages]
     assert {tensor.device.type for tensor in [*tensors, *model.policy.parameters()]} == {DEVICE}
     model.save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
@@ -92,7 +92,7 @@ def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
     batch = model.batch
     assert len(batch.going_on) > 0
     states = model.policy.state_features(batch.next_observations)
-    tensors = [batch.going_on, *states, model.value_regression.predict(states), model._advantages(batch)]
+    tensors = [batch.going_on, *states, model.value_regression.predict(states), judged(model).advantages]
     assert {tensor.device.type for tensor in tensors} == {DEVICE}
     assert all(tensor.isfinite().all() for tensor in tensors)
 

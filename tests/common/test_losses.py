@@ -3,7 +3,14 @@
 import pytest
 import torch as th
 
-from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
+from sb3_grpo.common.losses import (
+    LOSS_WEIGHTS,
+    clipped_surrogate,
+    cut_off,
+    episode_log_ratio,
+    step_weights,
+    weighted_fractions,
+)
 
 LOW, HIGH = 0.2, 0.28
 
@@ -59,19 +66,24 @@ def test_surrogate_at_ratio_one_is_the_policy_gradient():
     assert log_ratio.grad.tolist() == (-advantages).tolist()
 
 
+def clip_fractions(ratio: th.Tensor, advantages: th.Tensor, weights: th.Tensor) -> tuple[th.Tensor, ...]:
+    marks = dict(zip(("low", "high"), cut_off(ratio, advantages, LOW, HIGH), strict=True))
+    return tuple(weighted_fractions(marks, weights).values())
+
+
 def test_clip_fractions_by_hand():
     ratio = th.tensor([0.7, 0.7, 1.3, 1.3, 1.25, 1.0, 0.7, 1.3])
     advantages = th.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0])
     everything = th.ones(8, dtype=th.bool)
     # Below: steps 0 and 6. Above: step 2 only, as 1.25 < 1.28 and an advantage of 0 has no gradient to cut off
-    low, high = clip_fractions(ratio, advantages, LOW, HIGH, everything)
+    low, high = clip_fractions(ratio, advantages, everything)
     assert (low.item(), high.item()) == (0.25, 0.125)
     # Without step 6
-    low, high = clip_fractions(ratio, advantages, LOW, HIGH, th.arange(8) != 6)
+    low, high = clip_fractions(ratio, advantages, th.arange(8) != 6)
     assert (low.item(), high.item()) == pytest.approx((1 / 7, 1 / 7))
-    low, high = clip_fractions(ratio, advantages, LOW, HIGH, th.tensor([0.3, 0, 0.1, 0, 0, 0, 0.0, 0.0]) * 1e-6)
+    low, high = clip_fractions(ratio, advantages, th.tensor([0.3, 0, 0.1, 0, 0, 0, 0.0, 0.0]) * 1e-6)
     assert (low.item(), high.item()) == pytest.approx((0.75, 0.25))
-    assert [f.item() for f in clip_fractions(ratio, advantages, LOW, HIGH, ~everything)] == [0.0, 0.0]
+    assert [f.item() for f in clip_fractions(ratio, advantages, ~everything)] == [0.0, 0.0]
 
 
 def test_clip_fractions_count_the_vanishing_gradients():
@@ -79,7 +91,7 @@ def test_clip_fractions_count_the_vanishing_gradients():
     log_ratio = th.randn(500, generator=generator).requires_grad_()
     advantages = th.randn(500, generator=generator)
     clipped_surrogate(log_ratio, advantages, LOW, HIGH).sum().backward()
-    low, high = clip_fractions(log_ratio.exp(), advantages, LOW, HIGH, th.ones(500))
+    low, high = clip_fractions(log_ratio.exp(), advantages, th.ones(500))
     assert (low + high).item() == pytest.approx((log_ratio.grad == 0).float().mean().item())
 
 
@@ -140,7 +152,7 @@ def test_nothing_waits_for_the_device():
     # Tensors of the meta device have no values: reading one on the host would raise
     values, index = th.zeros(7, device="meta"), th.zeros(7, dtype=th.long, device="meta")
     clipped_surrogate(episode_log_ratio(values, index, 4), values, LOW, HIGH)
-    clip_fractions(values, values, LOW, HIGH, values)
+    clip_fractions(values, values, values)
     for mode in WEIGHTS:
         assert step_weights(index, 4, mode, values.bool()).device.type == "meta"
     with pytest.raises(RuntimeError):

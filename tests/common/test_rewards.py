@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
-from toy_envs import TINY, TINY_TEXT, ToyEnv, observations_of
+from toy_envs import TINY, TINY_TEXT, ToyEnv, judged, observations_of
 
 from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
@@ -29,9 +29,9 @@ def test_kl_in_the_reward_by_hand():
 class Seen(GRPO):
     """Keeps the rewards from which advantages are made."""
 
-    def _advantages(self, batch: Any) -> th.Tensor:
+    def _judge(self, batch: Any, values: Any = None) -> Any:
         self.seen = batch
-        return super()._advantages(batch)
+        return super()._judge(batch, values)
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -102,8 +102,9 @@ def test_equal_members_stay_equal_under_vec_normalize(advantage: str, scale: str
     model, vec_env = normalized_model(env, advantage=advantage, advantage_scale=scale)
     assert model.batch is not None
     expected = 0.3 / (vec_env.ret_rms.var + vec_env.epsilon) ** 0.5
-    th.testing.assert_close(model.batch.rewards, th.full((3, 4, 4), expected, dtype=th.float64))
-    assert not model._advantages(model.batch).any()
+    of_update = judged(model)
+    th.testing.assert_close(of_update.batch.rewards, th.full((3, 4, 4), expected, dtype=th.float64))
+    assert not of_update.advantages.any()
 
 
 class GrowingReward(ToyEnv):
@@ -116,8 +117,7 @@ class GrowingReward(ToyEnv):
 
 def test_one_scale_of_rewards_per_batch() -> None:
     model, vec_env = normalized_model(functools.partial(GrowingReward, length=None))
-    batch = model.batch
-    assert batch is not None
-    raw = observations_of(batch).sum(1) + 1  # type: ignore[union-attr]
+    batch = judged(model).batch
+    raw = observations_of(batch).sum(1) + 1
     factor = 1 / (vec_env.ret_rms.var + vec_env.epsilon) ** 0.5
     th.testing.assert_close(batch.flatten(batch.rewards), factor * raw.double())

@@ -9,13 +9,13 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from toy_envs import SpacesEnv, ToyEnv, parameters_of
+from toy_envs import SpacesEnv, ToyEnv, judged, parameters_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import values as values_module
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
 from sb3_grpo.common.losses import clipped_surrogate
-from sb3_grpo.common.values import Continuation, StateFeatures, ValueRegression, image_features
+from sb3_grpo.common.values import Continuation, StateFeatures, ValueRegression, image_features, r_squared
 from sb3_grpo.envs import VerifierTextVecEnv
 
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -203,14 +203,15 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     model.learn(1)
     batch = model.batch
     assert batch is not None
-    padded = batch.pad(model._advantages(batch))
+    padded = batch.pad(judged(model).advantages)
     th.testing.assert_close(padded.sum((1, 2)), th.zeros(3), atol=1e-4, rtol=0)
     assert padded.abs().sum() > 0
     assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
-    left, _, explained = ValueRegression(memory=0.0).residuals(model.policy.state_features, batch, batch.rewards, 0.99)
-    assert explained == model.logger.name_to_value["train/regression_r2"]
-    expected = group_advantages(left, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
+    values = ValueRegression(memory=0.0).update(model.policy.state_features, batch, 0.99)
+    assert values is not None
+    assert r_squared(values.of_steps, values.targets) == model.logger.name_to_value["train/regression_r2"]
+    expected = group_advantages(values.residuals(batch, 0.99), batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
     th.testing.assert_close(padded, expected.float())
 
 

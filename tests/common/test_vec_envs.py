@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
 )
-from toy_envs import TINY, TINY_TEXT, NoisyEnv, SpacesEnv, ToyEnv, observations_of
+from toy_envs import TINY, TINY_TEXT, NoisyEnv, SpacesEnv, ToyEnv, judged, observations_of
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
@@ -119,7 +119,7 @@ def test_vec_normalize(vec_env_cls: Any) -> None:
     model.learn(200)
     batch = model.batch
     # The update sees normalised rewards and observations, and outcomes are sums of the environment's own rewards
-    rewards = batch.rewards[batch.mask]
+    rewards = judged(model).batch.rewards[batch.mask]
     assert not np.isin(rewards.numpy(), [0.0, 1.0]).all()
     assert batch.observations.abs().max() <= 2.0
     outcomes = [episode.outcome for group in model.drawn for episode in group.episodes]
