@@ -24,6 +24,7 @@ from sb3_grpo.common.buffers import GroupBatch, Minibatch
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import cut_off
 from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
+from sb3_grpo.grpo.grpo import JudgedBatch
 
 SEED, PPO_SEED = 1, 13
 PAPER: dict[str, Any] = presets.GRPO_PAPER | {"n_epochs": 2}
@@ -51,7 +52,7 @@ class RecordUpdate(BaseCallback):
         if self.num_timesteps < model._total_timesteps:
             return
         is_ppo = isinstance(model, PPO)
-        source, method = (model.rollout_buffer, "_get_samples") if is_ppo else (model, "_train_epoch")
+        source, method = (model.rollout_buffer, "_get_samples") if is_ppo else (model, "_step")
         self.original = getattr(source, method)
         # On the object: the class stays as it is
         vars(source)[method] = self._hear_ppo if is_ppo else self._hear_grpo
@@ -65,12 +66,11 @@ class RecordUpdate(BaseCallback):
         self.coming.append(th.as_tensor(indices.copy()))
         return self.original(indices, *args)
 
-    def _hear_grpo(self, batch: GroupBatch, parts: list[Minibatch], advantages: th.Tensor, *args: Any) -> Any:
-        model: Any = self.model
+    def _hear_grpo(self, judged: JudgedBatch, parts: list[Minibatch]) -> Any:
         if not self.record:
-            self._begin(grpo_rollout(model, batch, advantages))
+            self._begin(grpo_rollout(self.model, judged.batch, judged.advantages))
         self.coming.extend(part.steps for part in parts)
-        return self.original(batch, parts, advantages, *args)
+        return self.original(judged, parts)
 
     def _begin(self, rollout: dict[str, Any]) -> None:
         model: Any = self.model

@@ -41,7 +41,7 @@ STAGES = [
     Stage("episode", Episode, GroupCollector.step),
     Stage("group", Group, GroupQueue.take),
     Stage("batch", GroupBatch, GroupRolloutBuffer.batch),
-    Stage("advantages", group_advantages, GRPO._advantages),
+    Stage("advantages", group_advantages, GRPO._judge),
     Stage("minibatches", Minibatch, minibatches),
     Stage("loss", policy_losses, GRPO._loss),
 ]
