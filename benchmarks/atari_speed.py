@@ -16,7 +16,7 @@ N_ENVS = 8
 SAME = {"n_steps": 128, "n_epochs": 4, "batch_size": 256, "ent_coef": 0.01}
 OURS = {"unrelated_starts": True, "learning_rate": 5e-4, "clip_range": 0.2}
 PPOS = {"learning_rate": 2.5e-4, "clip_range": 0.1}
-SUBJECTS = ("ppo", "grpo", "grpo, bfloat16")
+SUBJECTS = ("ppo", "grpo")
 
 
 def make_model(subject: str, device: str) -> Any:
@@ -25,8 +25,7 @@ def make_model(subject: str, device: str) -> Any:
     :param device: "cpu" or "cuda"
     :return: The model. PPO's process does not import this package, so none of it is in memory
     """
-    algo, _, precision = subject.partition(", ")
-    if algo == "ppo":
+    if subject == "ppo":
         import ale_py  # noqa: F401  registers the game
         from stable_baselines3 import PPO
         from stable_baselines3.common.env_util import make_atari_env
@@ -36,15 +35,7 @@ def make_model(subject: str, device: str) -> Any:
         return PPO("CnnPolicy", env, seed=0, device=device, **SAME, **PPOS)  # type: ignore[arg-type]
     from sb3_grpo import GRPO, make_atari_group_env
 
-    return GRPO(
-        "CnnPolicy",
-        make_atari_group_env(GAME, N_ENVS, seed=0),
-        policy_kwargs={"use_bfloat16": bool(precision)},
-        seed=0,
-        device=device,
-        **SAME,
-        **OURS,
-    )
+    return GRPO("CnnPolicy", make_atari_group_env(GAME, N_ENVS, seed=0), seed=0, device=device, **SAME, **OURS)
 
 
 def measure(subject: str, steps: int, device: str) -> dict[str, float]:

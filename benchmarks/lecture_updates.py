@@ -108,7 +108,7 @@ class RecordUpdate(BaseCallback):
     def _after_step(self, *_: Any) -> None:
         policy: Any = self.model.policy
         with th.no_grad():
-            self.latest = policy.evaluate_actions(self.observations, self.actions)[1]
+            self.latest = policy.get_distribution(self.observations).log_prob(self.actions)
         self.record["optimizer_steps"][-1]["log_prob"] = self.latest.tolist()
 
 

@@ -68,7 +68,7 @@ def atari_speed() -> str:
     result, lines = read_result("atari_speed.json"), []
     for subject, figures in result["median"].items():
         against = result["median_of_paired_ratios"].get(subject, {})
-        label = subject.replace("grpo", "GRPO").replace("ppo", "PPO").replace("bfloat16", "`use_bfloat16=True`")
+        label = subject.replace("grpo", "GRPO").replace("ppo", "PPO")
         ratios = [f"{against[key]:.2f}" if against else "" for key in ("steps_per_cpu_second", "peak_memory_mib")]
         stages = [f"{figures[key]:.2f}" for key in ("ms_env", "ms_rest_of_collect", "ms_train")]
         lines.append(

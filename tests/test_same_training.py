@@ -108,7 +108,7 @@ def steps_grid() -> Any:
 
 
 def steps_image() -> Any:
-    settings: dict[str, Any] = {**TINY, "policy_kwargs": {"aux_vf_coef": 0.5}}
+    settings: dict[str, Any] = {**TINY, "policy_kwargs": {}}
     return GRPO("CnnPolicy", lights(Lights, IMAGE), n_steps=32, batch_size=64, n_epochs=6, **settings)
 
 

@@ -149,7 +149,7 @@ class Critic:
         :param obs: Observations
         :return: (N,) their values
         """
-        return self.model.policy.get_distribution_and_values(obs)[1].double()
+        return self.model.policy.distribution_and_values(obs)[1].double()
 
 
 class CriticGRPO(GRPO):
@@ -223,7 +223,7 @@ def make_model(env_id: str, variant: str, seed: int) -> Any:
         policy = DetachedCriticPolicy if "detached" in changes else "CnnPolicy"
         return PPO(policy, VecFrameStack(make_atari_env(env_id, N_ENVS, seed), 4), policy_kwargs=policy_kwargs, **kwargs)
     if "unaided" in changes or "weak" in changes:
-        kwargs["policy_kwargs"] = {"aux_vf_coef": 0.05 if "weak" in changes else 0.0}
+        kwargs["vf_coef"] = 0.05 if "weak" in changes else 0.0
     if "wide" in changes:
         kwargs["n_steps"] //= 2
     kwargs["unrelated_starts"] = not SHARED.intersection(changes)

@@ -78,7 +78,7 @@ def make_model(task: str, variant: str, seed: int) -> Any:
     policy, policy_kwargs = ("MlpLstmPolicy", dict(LSTM)) if has_memory else ("MlpPolicy", {})
     kwargs: dict[str, Any] = {"seed": seed, "device": "cpu"}
     if variant == "dapo_aux":
-        policy_kwargs["aux_vf_coef"] = 0.5
+        kwargs["vf_coef"] = 0.5
     if variant.endswith("_shared"):
         policy_kwargs |= {"shared_lstm": True, "enable_critic_lstm": False}
     kwargs["policy_kwargs"] = policy_kwargs

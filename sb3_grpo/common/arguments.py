@@ -29,12 +29,11 @@ T = TypeVar("T")
 
 # Arguments that only PPO or the policy has, and what to do with them here
 REFUSED_ARGUMENTS = {
-    "vf_coef": "leave it out, as there is no critic network; aux_vf_coef in policy_kwargs is an auxiliary loss",
     "clip_range_vf": "leave it out, as there is no critic network",
     "rollout_buffer_class": "leave it out",
     "rollout_buffer_kwargs": "leave it out",
     "normalize_advantage": 'write advantage_scale="batch", the default, or "none"',
-    "aux_vf_coef": "write policy_kwargs=dict(aux_vf_coef=...), as it is an argument of the policy",
+    "aux_vf_coef": "write vf_coef",
     "lr": "write learning_rate",
     # TRL's names
     "beta": "write kl_coef",
@@ -88,6 +87,7 @@ ARGUMENTS: dict[str, Kind] = {
     "gradient_accumulation_steps": Whole(),
     "n_epochs": Whole(none=OF_POLICY),
     "ent_coef": Number(),
+    "vf_coef": Number(low=0, none=OF_POLICY),
     "max_grad_norm": Number(positive=True, limit=True),
     "target_kl": Number(positive=True, limit=True, none="no limit"),
     # Groups
@@ -285,11 +285,6 @@ def check_together(model: Any) -> None:
         raise ValueError(
             f"kl_coef={model.kl_coef} with {policy.__name__} needs whole episodes, as the reference policy has to read them "
             f"from the beginning: write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
-        )
-    if not model.use_masking and (key := model.policy_kwargs.get("mask_key")) is not None:
-        raise ValueError(
-            f"use_masking=False ignores action masks, and policy_kwargs=dict(mask_key={key!r}) uses those in the "
-            "observations: leave out one of them."
         )
     # A model that was only loaded to predict needs none of the following
     if model.env is None:

@@ -46,16 +46,6 @@ def onnx_bytes(model: BaseAlgorithm) -> bytes:
         runtime, *_ = (importlib.import_module(name) for name in ("onnxruntime", "onnx", "onnxscript"))
     except ImportError as error:
         raise ImportError(f'export_onnx needs {error.name}: pip install "sb3-grpo[onnx]"', name=error.name) from error
-    # onnxruntime has no convolutions in bfloat16; the parameters are in single precision anyway
-    used_bfloat16, policy.use_bfloat16 = policy.use_bfloat16, False
-    try:
-        return _export(model, runtime)
-    finally:
-        policy.use_bfloat16 = used_bfloat16
-
-
-def _export(model: BaseAlgorithm, runtime: Any) -> bytes:
-    policy: Any = model.policy
     actor = _DeterministicActor(policy, model.get_vec_normalize_env()).to(policy.device).eval()
     samples = {name: _samples(space) for name, space in actor.inputs.items()}
     if actor.masks is not None:

@@ -7,32 +7,10 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_grpo.utils.action_masks import n_choices
-
 # Logit of an action that is not allowed: its probability is exactly 0, and 0 times its logarithm is 0 as well
 MASKED = -1e8
 
 Logits = TypeVar("Logits", np.ndarray, th.Tensor)
-
-
-def check_mask_key(key: str, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-    """
-    :param key: Key of the masks in the observations
-    :param observation_space: Observation space
-    :param action_space: Action space
-    :raises ValueError: if there is no mask for these actions
-    """
-    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
-    n_allowed = sum(n_choices(action_space))
-    if key not in parts:
-        have = f"only {', '.join(parts)}" if parts else f"the observation is not a Dict but {observation_space}"
-        raise ValueError(f"mask_key={key!r} is no part of the observations: {have}.")
-    if n_allowed == 0 or int(np.prod(parts[key].shape)) != n_allowed:  # type: ignore[arg-type]
-        wanted = f"has {n_allowed} entries, one for each value" if n_allowed else "does not exist"
-        raise ValueError(
-            f"mask_key={key!r}: a mask for actions of {action_space} {wanted}, and this part of the observations is a "
-            f"{parts[key]}."
-        )
 
 
 def mask_logits(logits: Logits, masks: Logits, action_space: spaces.Space) -> Logits:

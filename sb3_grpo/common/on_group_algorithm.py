@@ -113,6 +113,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         batch_size: int | None,
         gamma: float | None,
         ent_coef: float,
+        vf_coef: float | None,
         max_grad_norm: float,
         dynamic_sampling: bool | LiveFunction,
         max_sampling_rounds: int | None,
@@ -138,6 +139,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "learning_rate": learning_rate,
                 "gamma": gamma,
                 "ent_coef": ent_coef,
+                "vf_coef": vf_coef,
                 "max_grad_norm": max_grad_norm,
                 "use_sde": use_sde,
                 "sde_sample_freq": sde_sample_freq,
@@ -160,7 +162,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
             env,
             n_steps=0,  # chosen below
             gae_lambda=1.0,
-            vf_coef=0.0,
             _init_setup_model=False,
             supported_action_spaces=SUPPORTED,
             **as_in_sb3,
@@ -280,6 +281,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
+        if self.vf_coef > 0.0:
+            policy_kwargs["aux_value_head"] = True
         try:
             policy = self.policy_class(
                 self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
@@ -359,12 +362,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
-        key = self.policy.mask_key
-        if key is not None and self._vec_normalize_observes and key in (self._vec_normalize_env.norm_obs_keys or ()):  # type: ignore[union-attr]
-            raise ValueError(
-                f"VecNormalize would normalise the action masks {key!r}, too: name the other parts of the observation with "
-                "VecNormalize(env, norm_obs_keys=[...])."
-            )
         if (n_processes := os.environ.get("WORLD_SIZE", "1")) != "1":
             warn_user(
                 f"WORLD_SIZE={n_processes}: each process trains a model of its own, with the same seed the same one. GRPO and "
@@ -417,8 +414,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.has_masks = self.policy.has_masks = self._collector.has_masks
         if self.has_masks:
             self._check_masks()
-        elif self.policy.mask_key is not None and self.verbose >= 1:
-            print(f"Using the action masks in the observations (mask_key={self.policy.mask_key!r})")
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -485,7 +480,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
             # A copy: the environments may reuse their arrays
             obs = copied(self._last_obs)
-            masks = self.collector.action_masks(self.policy.masks_of(obs))
+            masks = self.collector.action_masks()
             with th.inference_mode():
                 actions, dist_inputs = sample_actions(obs) if masks is None else sample_actions(obs, masks)
             rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups, masks)

@@ -3,7 +3,6 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,15 +24,16 @@ from stable_baselines3.common.torch_layers import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
+from torch import nn
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer
-from sb3_grpo.common.masks import check_mask_key, masked
+from sb3_grpo.common.masks import masked
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
+from sb3_grpo.common.sampling import LOGITS, fast_sampler
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.utils.action_masks import as_mask, forbidding_copy, n_choices
 from sb3_grpo.utils.devices import suitable_threads
-from sb3_grpo.utils.parameters import Number, did_you_mean
+from sb3_grpo.utils.parameters import did_you_mean
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -68,6 +68,22 @@ def fuse_adam(optimizer: th.optim.Optimizer) -> None:
             group["fused"] = True
 
 
+class NoCritic(nn.Module):
+    """Stands where PPO's policies have their value network. :param policy: Name of the policy"""
+
+    def __init__(self, policy: str):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, latent: th.Tensor) -> th.Tensor:
+        """Not available: there is no critic."""
+        raise AttributeError(
+            f"{self.policy} has no critic: GRPO and DAPO estimate advantages from groups of episodes. Algorithms that "
+            'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...), for texts '
+            "sb3_grpo.grpo.TokenActorCriticPolicy."
+        )
+
+
 def draw_head(head: Any) -> None:
     """
     Draw the weights of a last layer anew, with gain 1. SB3 draws them with gain 0.01, so a new policy takes each action
@@ -93,34 +109,24 @@ def _channels_last(obs: PyTorchObs) -> PyTorchObs:
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for algorithms without a critic network (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
-    It has no critic parameters and computes no values: in their place, ``forward`` returns NaN and ``evaluate_actions``
-    ``None``.
+    Advantages need no values of a network. With ``vf_coef``, a linear head predicts returns, only to train the features
+    extractor, as in PPG (https://arxiv.org/abs/2009.04416).
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
-    ``net_arch=dict(pi=[...], vf=[...])`` (with a warning) and ``share_features_extractor`` are accepted:
-    the ``vf`` layers are not created, and there is only one features extractor, for the actor.
+    ``net_arch=dict(pi=[...], vf=[...])`` is accepted, with a warning: the ``vf`` layers are not created.
 
     :param observation_space: Observation space
     :param action_space: Action space
     :param lr_schedule: Learning rate schedule (could be constant)
     :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
     :param use_sde: Whether to use State Dependent Exploration or not
-    :param share_features_extractor: Accepted for compatibility, without effect.
     :param normalize_observations: Whether to normalise observations: subtract their mean and divide by their standard
         deviation, over all steps of groups before the current rollout (in the first one, they are only clipped). The
         statistics are part of the policy and saved with it, and take less time than those of ``VecNormalize``. Images are
         left unchanged. GRPO and DAPO enable it by default for continuous actions, unless ``VecNormalize`` normalises
         observations, or you use a custom policy or features extractor. Do not use it for a pretrained policy, whose inputs
         would change after the first rollout
-    :param use_bfloat16: Whether the features extractor computes in bfloat16, as layers do in PyTorch's ``autocast``: its
-        parameters, the features and everything after it stay in single precision. Faster on hardware that supports it
-        (``avx512_bf16`` or ``amx_bf16`` in ``/proc/cpuinfo``, recent GPUs), slower on others
-    :param mask_key: Key of the action mask in Dict observations, if it is there. A part of the observation like the others, it
-        is also an input of the network
-    :param aux_vf_coef: Coefficient of an auxiliary value loss (PPG, https://arxiv.org/abs/2009.04416): a linear head predicts
-        returns from the features, only to train the features extractor, as the critic of PPO does. Advantages do not use it.
-        Returns are standardised over the update. 0: no head, the default, except for ``CnnPolicy``: 0.5, see :class:`GRPO`.
-        In PPO, ``vf_coef`` is 0.5
+    :param aux_value_head: Whether to create this head: GRPO and DAPO do so with ``vf_coef``
     :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -144,11 +150,8 @@ class ActorPolicy(ActorCriticPolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | dict[str, list[int]] | None = None,
         *,
-        share_features_extractor: bool = True,
         normalize_observations: bool = False,
-        use_bfloat16: bool = False,
-        mask_key: str | None = None,
-        aux_vf_coef: float = 0.0,
+        aux_value_head: bool = False,
         optimizer_class: type[th.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -158,32 +161,26 @@ class ActorPolicy(ActorCriticPolicy):
             optimizer_kwargs = {"eps": 1e-5}  # as in ActorCriticPolicy for torch.optim.Adam
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         self.normalize_observations = normalize_observations
-        self.use_bfloat16 = use_bfloat16
-        self.mask_key = mask_key
-        self.aux_vf_coef = Number(low=0).check("aux_vf_coef", aux_vf_coef)
-        if mask_key is not None:
-            check_mask_key(mask_key, observation_space, action_space)
+        self.aux_value_head = aux_value_head
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
-        self._check_layers()
+        if aux_value_head:
+            self._check_layers()
 
     def _check_layers(self) -> None:
         """
-        :raises ValueError: if an argument is for layers that this policy does not have
+        :raises ValueError: if this policy does not have the layers that ``vf_coef`` trains
         """
         own = [name for name in ("get_distribution", "_latent") if getattr(type(self), name) is not getattr(ActorPolicy, name)]
-        if self.aux_vf_coef > 0.0 and own:
+        if own:
             raise ValueError(
-                f"aux_vf_coef={self.aux_vf_coef} is for the layers of a features extractor, and {type(self).__name__} has a "
-                f"{own[0]} of its own, which may not use one: write policy_kwargs=dict(aux_vf_coef=0)."
+                f"vf_coef is for the layers of a features extractor, and {type(self).__name__} has a {own[0]} of its own, "
+                "which may not use one: write vf_coef=0."
             )
-        used = {"use_bfloat16": self.use_bfloat16, "aux_vf_coef": self.aux_vf_coef if not self.is_recurrent else 0.0}
-        for name, value in used.items():
-            if value and next(self.pi_features_extractor.parameters(), None) is None:
-                raise ValueError(
-                    f"{name}={value} is for the layers of a features extractor, and the "
-                    f"{type(self.pi_features_extractor).__name__} of this policy has none: leave it out, or write "
-                    '"CnnPolicy" where the observations are images.'
-                )
+        if not self.is_recurrent and next(self.pi_features_extractor.parameters(), None) is None:
+            raise ValueError(
+                f"vf_coef is for the layers of a features extractor, and the {type(self.pi_features_extractor).__name__} of "
+                'this policy has none: leave it out, or write "CnnPolicy" where the observations are images.'
+            )
 
     @classmethod
     def _refuse_unknown(cls, kwargs: Mapping[str, Any]) -> None:
@@ -213,7 +210,7 @@ class ActorPolicy(ActorCriticPolicy):
         return policy_kwargs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        own = ("normalize_observations", "use_bfloat16", "mask_key", "aux_vf_coef")
+        own = ("normalize_observations", "aux_value_head")
         return {**super()._get_constructor_parameters(), **{name: getattr(self, name) for name in own}}
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
@@ -242,9 +239,9 @@ class ActorPolicy(ActorCriticPolicy):
             lr_schedule(1) is the initial learning rate
         """
         super()._build(lr_schedule)
-        if self.aux_vf_coef > 0.0:
+        if self.aux_value_head:
             self.aux_vf_head = self.value_net
-        del self.value_net
+        self.value_net = NoCritic(type(self).__name__)  # type: ignore[assignment]
         # SB3's optimizer was built with the value network's parameters
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
@@ -267,16 +264,10 @@ class ActorPolicy(ActorCriticPolicy):
         if self._is_plain_mlp:
             # Not all at once: :func:`fast_sampler` calls them in NumPy
             return [th.Tensor.float, *self.observation_norm.norms, *self.mlp_extractor.policy_net]
-        reads_images = self._puts_channels_last(self.pi_features_extractor) and self._image_keys()
-        if not (self.use_bfloat16 or reads_images):
+        if not (self._puts_channels_last(self.pi_features_extractor) and self._image_keys()):
             return [self._latent]
-        # Convert the weights once, not at each step. Casts take as long as a layer, and temporaries of this size fragment the
-        # heap by gigabytes
-        extractor = copy.deepcopy(self.pi_features_extractor)
-        if reads_images:
-            extractor.to(memory_format=th.channels_last)  # type: ignore[call-overload]
-        if self.use_bfloat16:
-            extractor.bfloat16()
+        # Convert the weights once, not at each step: temporaries of this size fragment the heap by gigabytes
+        extractor = copy.deepcopy(self.pi_features_extractor).to(memory_format=th.channels_last)  # type: ignore[call-overload]
         return [lambda obs: self.mlp_extractor.forward_actor(self.extract_features(obs, extractor))]
 
     @property
@@ -311,23 +302,20 @@ class ActorPolicy(ActorCriticPolicy):
         if self._puts_channels_last(extractor):
             obs = _channels_last(obs)
         entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
-        with th.autocast(self.device.type, th.bfloat16, enabled=self.use_bfloat16):
-            features = extractor(self.observation_norm(entries))
-        return features.float()
+        return extractor(self.observation_norm(entries))
 
     def get_distribution(self, obs: PyTorchObs, action_masks: th.Tensor | None = None) -> Distribution:
         """
         Get the current policy distribution given the observations.
 
         :param obs: Observation
-        :param action_masks: (n, A) the actions that are allowed. ``None``: all, unless the observation says so (``mask_key``)
+        :param action_masks: (n, A) the actions that are allowed. ``None``: all
         :return: the action distribution.
         """
-        return self._distribution(self._latent(obs), obs, action_masks)
+        return self._distribution(self._latent(obs), action_masks)
 
-    def _distribution(self, latent: th.Tensor, obs: Any, action_masks: th.Tensor | None) -> Distribution:
+    def _distribution(self, latent: th.Tensor, action_masks: th.Tensor | None) -> Distribution:
         distribution = self._get_action_dist_from_latent(latent)
-        action_masks = self.masks_of(obs, action_masks)
         if action_masks is None and self.has_masks:
             warn_user(
                 "The policy was trained with action masks and is used without: it may do what the environment forbids. Write "
@@ -336,30 +324,19 @@ class ActorPolicy(ActorCriticPolicy):
             )
         return distribution if action_masks is None else masked(distribution, action_masks, self.action_space)
 
-    def get_distribution_and_values(
-        self, obs: PyTorchObs, action_masks: th.Tensor | None = None
-    ) -> tuple[Distribution, th.Tensor]:
+    def distribution_and_values(self, obs: PyTorchObs, *action_masks: th.Tensor) -> tuple[Distribution, th.Tensor | None]:
         """
-        Get the current policy distribution and the predictions of the auxiliary value head (``aux_vf_coef``).
+        Get the current policy distribution and, if there is an auxiliary value head, its predictions.
 
         :param obs: Observation
-        :param action_masks: See ``get_distribution``
-        :return: the action distribution; (n,) predicted returns, in units of their standard deviation
+        :param action_masks: See ``get_distribution``, nothing if there are none
+        :return: the action distribution; (n,) predicted returns, in units of their standard deviation, or ``None``
         """
+        if not self.aux_value_head:
+            return self.get_distribution(obs, *action_masks), None
         features = self._read(obs)
-        distribution = self._distribution(self.mlp_extractor.forward_actor(features), obs, action_masks)
-        return distribution, self.aux_vf_head(features).squeeze(1)
-
-    def masks_of(self, obs: Any, action_masks: Any = None) -> Any:
-        """
-        :param obs: Observation
-        :param action_masks: (n, A) masks that were given besides, an array or a tensor
-        :return: (n, A) these, or else those in the observation; ``None`` if there are none
-        """
-        if action_masks is not None or self.mask_key is None:
-            return action_masks
-        masks = obs[self.mask_key]
-        return masks.reshape(masks.shape[0], -1) > 0
+        latent = self.mlp_extractor.forward_actor(features)
+        return self._distribution(latent, *(action_masks or [None])), self.aux_vf_head(features).squeeze(1)
 
     def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
@@ -420,25 +397,6 @@ class ActorPolicy(ActorCriticPolicy):
         :return: Parts that the reference policy can share with this one because training never changes them
         """
         return []
-
-    def forward(
-        self, obs: PyTorchObs, deterministic: bool = False, action_masks: th.Tensor | None = None
-    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
-        """
-        Choose actions.
-
-        :param obs: Observation
-        :param deterministic: Whether to sample or use deterministic actions
-        :param action_masks: (n, A) the actions that are allowed
-        :return: action, NaN instead of the value (which an exporter takes, unlike ``None``), and log probability of the action
-        """
-        # An exporter cannot follow checks that depend on values
-        with unchecked_distributions() if th.compiler.is_compiling() else nullcontext():
-            distribution = self.get_distribution(obs, *([] if action_masks is None else [action_masks]))
-            actions = distribution.get_actions(deterministic=deterministic)
-            log_prob = distribution.log_prob(actions)
-        values = th.full_like(log_prob, th.nan)[:, None]
-        return actions.reshape((-1, *self.action_space.shape)), values, log_prob  # type: ignore[misc]
 
     def action_sampler(self) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
         """
@@ -514,8 +472,7 @@ class ActorPolicy(ActorCriticPolicy):
         :param state: the last hidden states, not used
         :param episode_start: not used
         :param deterministic: whether to return deterministic actions
-        :param action_masks: the actions that are allowed, one row for each observation. ``None``: all, unless the observation
-            says so (``mask_key``)
+        :param action_masks: the actions that are allowed, one row for each observation. ``None``: all
         :return: the model's action and the next hidden state
         """
         self.set_training_mode(False)
@@ -619,34 +576,6 @@ class ActorPolicy(ActorCriticPolicy):
         rows = th.as_tensor(copies, device=before.device)
         before[rows] = noise.exploration_matrices.detach()[rows]
         noise.exploration_matrices = before
-
-    def evaluate_actions(  # type: ignore[override]
-        self, obs: PyTorchObs, actions: th.Tensor, action_masks: th.Tensor | None = None
-    ) -> tuple[None, th.Tensor, th.Tensor | None]:
-        """
-        Evaluate actions according to the current policy, given the observations.
-
-        :param obs: Observation
-        :param actions: Actions
-        :param action_masks: (n, A) the actions that are allowed
-        :return: ``None`` instead of the value, log likelihood of taking those actions
-            and entropy of the action distribution.
-        """
-        distribution = self.get_distribution(obs) if action_masks is None else self.get_distribution(obs, action_masks)
-        return None, distribution.log_prob(actions), distribution.entropy()
-
-    def predict_values(self, obs: PyTorchObs) -> th.Tensor:
-        """
-        Not available: there is no critic.
-
-        :param obs: Observation
-        :raises AttributeError: always
-        """
-        raise AttributeError(
-            f"{type(self).__name__} has no critic: GRPO and DAPO estimate advantages from groups of episodes. Algorithms that "
-            'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...), for texts '
-            "sb3_grpo.grpo.TokenActorCriticPolicy."
-        )
 
 
 class ActorCnnPolicy(ActorPolicy):

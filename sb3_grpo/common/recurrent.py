@@ -218,10 +218,6 @@ class RecurrentActorPolicy(ActorPolicy):
             return self._slow_sampler(read)
         return fast_sampler(self, [lambda obs: self._latent(read(obs))])
 
-    def masks_of(self, obs: Any, action_masks: Any = None) -> Any:
-        """See :meth:`ActorPolicy.masks_of`."""
-        return super().masks_of(obs.observations if isinstance(obs, RecurrentSteps) else obs, action_masks)
-
     def state_features(self, obs: PyTorchObs | RecurrentSteps) -> StateFeatures:
         """
         Get the inputs of a regression on the state.

@@ -99,9 +99,9 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
         dist_inputs = latent
         if kind in LOGITS:
             dist_inputs = action_net(latent)
-            masks: Any = policy.masks_of(observations, action_masks)
-            if masks is not None:
-                masks = masks if isinstance(dist_inputs, np.ndarray) else obs_as_tensor(masks, policy.device)
+            if action_masks is not None:
+                on_host = isinstance(dist_inputs, np.ndarray)
+                masks: Any = action_masks if on_host else obs_as_tensor(action_masks, policy.device)
                 dist_inputs = mask_logits(dist_inputs, masks, policy.action_space)
         if kind is CategoricalDistribution:
             actions = (dist_inputs - next_noise(dist_inputs)).argmax(-1)

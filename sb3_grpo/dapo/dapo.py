@@ -62,6 +62,8 @@ class DAPO(GRPO):
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
     :param policy_loss: ``"clip"``: PPO's clipped surrogate. Or a function
     :param ent_coef: Entropy coefficient for the loss calculation
+    :param vf_coef: Coefficient of an auxiliary value loss, which trains the features extractor. ``None``: 0.5 for
+        ``CnnPolicy``, otherwise 0
     :param max_grad_norm: The maximum value for the gradient clipping
     :param target_kl: Limit the KL divergence between updates. ``None``: no limit
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy. 0: none
@@ -112,6 +114,7 @@ class DAPO(GRPO):
         ratio_level: str = "step",
         policy_loss: str | PolicyLoss = "clip",
         ent_coef: float = 0.0,
+        vf_coef: float | None = None,
         max_grad_norm: float = 0.5,
         target_kl: float | None = None,
         kl_coef: float = 0.0,
@@ -156,6 +159,7 @@ class DAPO(GRPO):
             ratio_level=ratio_level,
             policy_loss=policy_loss,
             ent_coef=ent_coef,
+            vf_coef=vf_coef,
             max_grad_norm=max_grad_norm,
             target_kl=target_kl,
             kl_coef=kl_coef,

@@ -166,19 +166,17 @@ class GroupCollector:
         if self._staggers:
             self._stagger(np.asarray(indices), lengths)
 
-    def action_masks(self, observed: np.ndarray | None) -> np.ndarray | None:
+    def action_masks(self) -> np.ndarray | None:
         """
-        :param observed: (n_envs, A) masks in the observations, if any
         :return: (n_envs, A) the actions that the copies allow in their next step; ``None`` if they have no ``action_masks()``
         :raises ValueError: if a copy allows no action
         """
-        masks = ask_for_masks(self.env) if self.has_masks else None
-        used = observed if masks is None else masks
-        idx = None if used is None else forbidding_copy(used, self.env.action_space)
-        if idx is not None:
-            said = "the mask in the observation" if masks is None else f"{METHOD}()"
+        if not self.has_masks:
+            return None
+        masks = ask_for_masks(self.env)
+        if (idx := forbidding_copy(masks, self.env.action_space)) is not None:
             raise ValueError(
-                f"{self.guarded.where(idx, self.time[idx])}: {said} allows no action. Where nothing can be done, end the "
+                f"{self.guarded.where(idx, self.time[idx])}: {METHOD}() allows no action. Where nothing can be done, end the "
                 "episode, or allow an action that does nothing."
             )
         return masks

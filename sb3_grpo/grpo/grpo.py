@@ -105,6 +105,9 @@ class GRPO(OnGroupAlgorithm):
     :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CnnPolicy`` 4;
         for ``CausalLMPolicy`` 1
     :param ent_coef: Entropy coefficient for the loss calculation
+    :param vf_coef: Coefficient of an auxiliary value loss: a linear head predicts returns, standardised over the update, from
+        the features. It only trains the features extractor, as the critic of PPO does: no advantage depends on it. ``None``:
+        for ``CnnPolicy`` 0.5, if ``advantage`` is ``"gae"`` and the features extractor is no custom one; otherwise 0, no head
     :param max_grad_norm: The maximum value for the gradient clipping
     :param target_kl: Limit the KL divergence between updates: stop after an epoch whose mean KL divergence from the policy
         that sampled the actions exceeds 1.5 times this value. By default, there is no limit on the kl div.
@@ -210,8 +213,7 @@ class GRPO(OnGroupAlgorithm):
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions,
         ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, there are more than 128
-        copies, or you use a custom policy or features extractor. For ``CnnPolicy``, ``aux_vf_coef=0.5`` is, if ``advantage``
-        is ``"gae"`` and the features extractor is no custom one
+        copies, or you use a custom policy or features extractor
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
@@ -253,6 +255,7 @@ class GRPO(OnGroupAlgorithm):
         ratio_level: str = "step",
         policy_loss: str | PolicyLoss = "clip",
         ent_coef: float = 0.0,
+        vf_coef: float | None = None,
         max_grad_norm: float = 0.5,
         target_kl: float | None = None,
         kl_coef: float = 0.0,
@@ -286,6 +289,7 @@ class GRPO(OnGroupAlgorithm):
             batch_size=batch_size,
             gamma=gamma,
             ent_coef=ent_coef,
+            vf_coef=vf_coef,
             max_grad_norm=max_grad_norm,
             dynamic_sampling=dynamic_sampling,
             max_sampling_rounds=max_sampling_rounds,
@@ -328,18 +332,14 @@ class GRPO(OnGroupAlgorithm):
         if _init_setup_model:
             self._create()
 
-    def _default_policy_kwargs(self) -> dict[str, Any]:
-        kwargs = super()._default_policy_kwargs()
-        extractor = self.policy_kwargs.get("features_extractor_class", NatureCNN)
-        is_plain = self.policy_class is ActorCnnPolicy and extractor is NatureCNN
-        if is_plain and self.advantage in ("auto", "gae"):
-            # Returns train the convolutions, as the critic's loss does in PPO
-            kwargs["aux_vf_coef"] = 0.5
-        return kwargs
-
     def _choose_arguments(self) -> None:
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
+        if self.vf_coef is None:
+            extractor = self.policy_kwargs.get("features_extractor_class", NatureCNN)
+            is_plain = self.policy_class is ActorCnnPolicy and extractor is NatureCNN
+            # Returns train the convolutions, as the critic's loss does in PPO
+            self.vf_coef = 0.5 if is_plain and self.advantage == "gae" else 0.0
         steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // self.n_envs)
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
@@ -473,7 +473,7 @@ class GRPO(OnGroupAlgorithm):
             rewards = th.zeros_like(rewards) if values is None else values.residuals(batch, gamma)
             gamma *= self.gae_lambda
             returns = None if values is None else values.targets
-        elif self.policy.aux_vf_coef > 0.0:
+        elif self.vf_coef > 0.0:
             returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, gamma))
         # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with R and the scale as configured
         advantages = group_advantages(
@@ -485,7 +485,7 @@ class GRPO(OnGroupAlgorithm):
             scale=self.advantage_scale,
         )
         value_targets = None
-        if self.policy.aux_vf_coef > 0.0 and returns is not None:
+        if self.vf_coef > 0.0 and returns is not None:
             # In any unit of the reward, the loss weighs the same beside that of the policy
             value_targets = ((returns - returns.mean()) / (returns.std(correction=0) + 1e-8)).float()
         kept = th.ones_like(batch.episode, dtype=th.bool)
@@ -576,10 +576,7 @@ class GRPO(OnGroupAlgorithm):
         weights = minibatch.n_minibatches * judged.weights[minibatch.steps]
         rows = batch.rows[minibatch.steps]
         inputs, actions, old_log_prob = batch.inputs_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
-        if judged.value_targets is None:
-            distribution = self.policy.get_distribution(*inputs)
-        else:
-            distribution, values = self.policy.get_distribution_and_values(*inputs)
+        distribution, values = self.policy.distribution_and_values(*inputs)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
         # Ratio r between the current policy and the one that acted. It should be one at the first minibatch,
@@ -610,9 +607,9 @@ class GRPO(OnGroupAlgorithm):
             step_kl_loss, kl_ref = self.reference.kl(distribution, inputs, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
-        if judged.value_targets is not None:
+        if judged.value_targets is not None and values is not None:
             squared_errors = (values - judged.value_targets[minibatch.steps]).square()
-            step_loss = step_loss + self.policy.aux_vf_coef * squared_errors
+            step_loss = step_loss + self.vf_coef * squared_errors
             stats["value_loss"] = (weights * squared_errors).sum()
         loss = (weights * step_loss).sum()
 

@@ -207,7 +207,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ),
         ("CartPole-v1", ("--set", "group_size"), "expected KEY=VALUE"),
         ("CartPole-v1", ("--set", "groupsize=8"), "Did you mean group_size or"),
-        ("CartPole-v1", ("--set", "aux_vf_coef=0.1"), "write policy_kwargs=dict(aux_vf_coef=...)"),
+        ("CartPole-v1", ("--set", "aux_vf_coef=0.1"), "write vf_coef"),
         ("CartPole-v1", ("--set", "dynamic_sampling=false"), "write dynamic_sampling=False"),
         ("CartPole-v1", ("--set", "group_size=4.0"), "must be a whole number, got 4.0 (float): write group_size=4"),
         ("CartPole-v1", ("--set", "gamma='x'"), "gamma must be a finite number or None, got 'x' (str)"),

@@ -22,7 +22,7 @@ from stress.resume import digest
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,))
 SPACES = {"Mlp": VECTOR, "Cnn": IMAGE, "MultiInput": spaces.Dict({"image": IMAGE, "vector": VECTOR})}
-AUX = {"aux_vf_coef": 0.5}
+AUX = {"vf_coef": 0.5}
 SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": None, "n_epochs": 1, "seed": 0, "device": "cpu"}
 
 
@@ -72,8 +72,8 @@ def gradients(policy: str, **kwargs: Any) -> tuple[dict[str, th.Tensor], th.Tens
     ],
 )
 def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy: str, layers: str) -> None:
-    without, advantages = gradients(policy, policy_kwargs={"aux_vf_coef": 0})
-    with_head, same_advantages = gradients(policy, policy_kwargs=AUX)
+    without, advantages = gradients(policy, vf_coef=0)
+    with_head, same_advantages = gradients(policy, **AUX)
     assert th.equal(advantages, same_advantages)
     assert with_head.keys() - without.keys() == {"aux_vf_head.weight", "aux_vf_head.bias"}
     for name, gradient in without.items():
@@ -98,7 +98,7 @@ class Kept(GRPO):
 )
 def test_the_loss_is_that_of_standardised_returns(scale: float, kwargs: dict[str, Any]) -> None:
     settings = {**SMALL, "gamma": 0.9, "learning_rate": 0.0, "loss_average": "step", **kwargs}
-    model = Kept("CnnPolicy", copies(scale=scale), policy_kwargs=AUX, **settings).learn(1)
+    model = Kept("CnnPolicy", copies(scale=scale), **AUX, **settings).learn(1)
     logged, batch, value_targets = model.logger.name_to_value, model.judged.batch, model.judged.value_targets
     assert value_targets is not None
     returns = batch.flatten(discounted_returns_to_go(batch.rewards, batch.mask, 0.9))
@@ -107,7 +107,7 @@ def test_the_loss_is_that_of_standardised_returns(scale: float, kwargs: dict[str
         th.testing.assert_close(value_targets, targets.float())
     assert value_targets.mean().item() == pytest.approx(0.0, abs=1e-5)
     assert value_targets.std(correction=0).item() == pytest.approx(1.0, abs=1e-5)
-    _, values = model.policy.get_distribution_and_values(observations_of(batch))
+    _, values = model.policy.distribution_and_values(observations_of(batch))
     value_loss = (values - value_targets).square().mean().item()
     assert logged["train/value_loss"] == pytest.approx(value_loss, rel=1e-4)
     assert logged["train/loss"] == pytest.approx(logged["train/policy_gradient_loss"] + 0.5 * value_loss, rel=1e-4)
@@ -115,17 +115,17 @@ def test_the_loss_is_that_of_standardised_returns(scale: float, kwargs: dict[str
 
 def test_masks_and_state_dependent_noise_are_those_of_the_policy() -> None:
     env = copies(actions=spaces.Box(-1.0, 1.0, (2,)))
-    model = GRPO("CnnPolicy", env, policy_kwargs=AUX, use_sde=True, **SMALL).learn(128)
+    model = GRPO("CnnPolicy", env, **AUX, use_sde=True, **SMALL).learn(128)
     assert model.logger.name_to_value["train/value_loss"] > 0.0
-    spec = spaces.Dict({"image": IMAGE, "allowed": spaces.MultiBinary(2)})
     policy: Any = GRPO(
         "MultiInputPolicy",
-        make_group_env(lambda: SpacesEnv(spec, spaces.Discrete(2)), 2, seed=0),
-        policy_kwargs={**AUX, "mask_key": "allowed"},
+        make_group_env(lambda: SpacesEnv(spaces.Dict({"image": IMAGE}), spaces.Discrete(2)), 2, seed=0),
+        **AUX,
         **SMALL,
     ).policy
-    obs = {"image": th.zeros(1, *IMAGE.shape), "allowed": th.tensor([[0, 1]])}
-    assert policy.get_distribution_and_values(obs)[0].distribution.probs.tolist() == [[0.0, 1.0]]
+    obs = {"image": th.zeros(1, *IMAGE.shape)}
+    distribution, values = policy.distribution_and_values(obs, th.tensor([[False, True]]))
+    assert distribution.distribution.probs.tolist() == [[0.0, 1.0]] and values.shape == (1,)
 
 
 @pytest.mark.parametrize("policy", ["Cnn", "MultiInput", "MlpLstm"])
@@ -133,7 +133,7 @@ def test_saved_and_resumed_to_the_last_bit(policy: str, tmp_path: Path) -> None:
     def env() -> Any:
         return copies(policy.removesuffix("Lstm"))
 
-    settings = {**SMALL, "batch_size": 32, "n_epochs": 2, "policy_kwargs": AUX}
+    settings = {**SMALL, "batch_size": 32, "n_epochs": 2, **AUX}
     model = DAPO(f"{policy}Policy", env(), **settings).learn(400, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
     assert digest(DAPO.resume(checkpoints_in(tmp_path)[2], env()).learn()) == digest(model)
     model.save(tmp_path / "model")
@@ -150,26 +150,25 @@ class OwnDistribution(ActorPolicy):
 @pytest.mark.parametrize(
     ("policy", "coefficient", "message"),
     [
-        ("MlpPolicy", 0.5, r'aux_vf_coef=0.5 is for the layers .*FlattenExtractor of this policy has none.*"CnnPolicy"'),
-        (OwnDistribution, 0.5, "OwnDistribution has a get_distribution of its own.*aux_vf_coef=0"),
-        ("CnnPolicy", -1.0, "aux_vf_coef must not be negative"),
-        ("TokenPolicy", 0.5, "TokenPolicy has a get_distribution of its own.*aux_vf_coef=0"),
+        ("MlpPolicy", 0.5, r'vf_coef is for the layers .*FlattenExtractor of this policy has none.*"CnnPolicy"'),
+        (OwnDistribution, 0.5, "OwnDistribution has a get_distribution of its own.*vf_coef=0"),
+        ("CnnPolicy", -1.0, "vf_coef must not be negative"),
+        ("TokenPolicy", 0.5, "TokenPolicy has a get_distribution of its own.*vf_coef=0"),
     ],
 )
 def test_where_it_is_refused(policy: Any, coefficient: float, message: str) -> None:
     is_text = policy == "TokenPolicy"
     env = VerifierTextVecEnv(2, task="arithmetic", seed=0) if is_text else copies("Cnn" if policy == "CnnPolicy" else "Mlp")
-    policy_kwargs = {"aux_vf_coef": coefficient, **(TINY_TEXT if is_text else {})}
     with pytest.raises(ValueError, match=message):
-        GRPO(policy, env, policy_kwargs=policy_kwargs, device="cpu")
+        GRPO(policy, env, vf_coef=coefficient, policy_kwargs=TINY_TEXT if is_text else None, device="cpu")
 
 
 def test_it_is_the_default_for_pictures_that_are_judged_step_by_step() -> None:
     def coefficient(policy: Any = "CnnPolicy", kind: str = "Cnn", **kwargs: Any) -> float:
-        return GRPO(policy, copies(kind), device="cpu", **kwargs).policy.aux_vf_coef
+        return GRPO(policy, copies(kind), device="cpu", **kwargs).vf_coef
 
     assert coefficient() == 0.5
-    assert coefficient(policy_kwargs={"aux_vf_coef": 0.1}) == 0.1
+    assert coefficient(vf_coef=0.1) == 0.1
     assert coefficient("MultiInputPolicy", "MultiInput") == 0.0
     assert coefficient(**GRPO_PAPER) == 0.0, "the paper's algorithm has no values at all"
     assert coefficient(type("Own", (ActorCnnPolicy,), {})) == 0.0

@@ -44,7 +44,7 @@ def sampled(space: spaces.Space, n: int) -> Any:
     [
         (VECTOR, spaces.Box(-1, 2, (2,)), {"use_sde": True, "policy_kwargs": {"squash_output": True}}),
         (FAR, spaces.Box(-0.1, 0.2, (2, 2)), {}),  # clipped; normalised by the policy
-        (IMAGE, spaces.Box(-3, 3, (2,), np.int64), {"policy_kwargs": {"use_bfloat16": True}}),
+        (IMAGE, spaces.Box(-3, 3, (2,), np.int64), {}),
         (DICT, spaces.MultiDiscrete([2, 3], dtype=np.int32), {"normalized": True}),  # by VecNormalize
     ],
     ids=["squashed", "clipped", "integers", "dict"],
@@ -59,7 +59,6 @@ def test_a_file_acts_like_predict(observation: spaces.Space, action: Any, settin
         observations = sampled(observation, n)
         (got,) = session.run(["action"], observations if isinstance(observations, dict) else {"observation": observations})
         seen = observations if normalizer is None else normalizer.normalize_obs(observations)
-        model.policy.use_bfloat16 = False
         expected, _ = model.predict(seen, deterministic=True)
         np.testing.assert_allclose(got, expected, atol=1e-5)
         assert got.dtype == expected.dtype
@@ -71,9 +70,7 @@ def test_policies_are_traced(observation: spaces.Space, action: Any) -> None:
     policy = make_model(observation, action).policy.eval()
     one, others = (th.as_tensor(sampled(observation, n)) for n in (1, 9))
     traced = th.jit.trace(Deterministic(policy), (one,))
-    actions, _, log_prob = policy(others, deterministic=True)
-    assert th.equal(traced(others)[0], actions)
-    th.testing.assert_close(traced(others)[1], log_prob)
+    assert th.equal(traced(others), policy._predict(others, deterministic=True))
 
 
 class Deterministic(th.nn.Module):
@@ -83,9 +80,8 @@ class Deterministic(th.nn.Module):
         super().__init__()
         self.policy = policy
 
-    def forward(self, observations: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        actions, _, log_prob = self.policy(observations, deterministic=True)
-        return actions, log_prob
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.policy._predict(observations, deterministic=True)
 
 
 def test_what_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

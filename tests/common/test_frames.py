@@ -107,16 +107,3 @@ def test_rows_of_any_kind_are_what_was_stored() -> None:
     assert len(stored) > 50
     stacked = store.images(len(rows), th.device("cpu"))
     assert (stacked.index_select(0, th.as_tensor(stored)).numpy() == expected[stored]).all()
-
-
-def test_a_rollout_and_its_update_have_the_same_precision() -> None:
-    model = train(n_steps=20, policy_kwargs={"use_bfloat16": True}, learning_rate=0.0)
-    with th.no_grad():
-        model.policy.action_net.weight *= 1000.0  # type: ignore[operator]
-    model.learn(150)
-    assert model.logger.name_to_value["train/ratio_max"] == pytest.approx(1.0, abs=1e-3)
-
-
-def test_bfloat16_without_layers_to_compute_in_it() -> None:
-    with pytest.raises(ValueError, match=r'FlattenExtractor of this policy has none: leave it out, or write "CnnPolicy"'):
-        GRPO("MlpPolicy", "CartPole-v1", policy_kwargs={"use_bfloat16": True})

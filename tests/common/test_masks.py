@@ -9,7 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import obs_as_tensor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sb3_grpo import DAPO, GRPO, VisitedStates, check_starts
 from sb3_grpo.common.acting import Actor
@@ -99,36 +99,6 @@ def test_images_dicts_and_processes(policy: str, kwargs: dict[str, Any]) -> None
     env = make_shop("multi_discrete", n_envs=2, vec_env_cls=SubprocVecEnv, **kwargs)
     assert GRPO(policy, env, **SMALL, n_steps=16).learn(64)._n_updates > 0
     env.close()
-
-
-@pytest.mark.parametrize("policy", ["MultiInputPolicy", "MultiInputLstmPolicy"])
-def test_a_mask_in_the_observation(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    class Closed(Shop):
-        def step(self, action: Any) -> Any:
-            observation, *rest = super().step(action)
-            return {**observation, "mask": observation["mask"] * (self.time < 3)}, *rest
-
-    env = make_shop("multi_binary", cls=Shop, observes_masks=True)
-    named = {"policy_kwargs": {"mask_key": "mask"}}
-    model = DAPO(policy, env, **SMALL, n_steps=16, verbose=1, **named).learn(300)
-    assert "Using the action masks in the observations (mask_key='mask')" in capsys.readouterr().out
-    obs = env.reset()
-    for deterministic in (True, False):
-        actions, _ = model.predict(obs, deterministic=deterministic)
-        assert obs["mask"].reshape(4, 3, 2)[np.arange(4)[:, None], np.arange(3), actions.astype(int)].all()
-    with pytest.raises(ValueError, match="mask_key='masks' is no part of the observations: only goods, mask"):
-        GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "masks"})
-    with pytest.raises(ValueError, match=r"mask_key='goods': a mask for actions of MultiBinary\(3\) has 6 entries"):
-        GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "goods"})
-    with pytest.raises(ValueError, match=r"use_masking=False ignores .*mask_key='mask'.* leave out one of them"):
-        GRPO("MultiInputPolicy", env, use_masking=False, **named)
-    closed = make_shop("multi_binary", cls=Closed, observes_masks=True)
-    with pytest.raises(ValueError, match=r"Closed.*, step 3 of its episode: the mask in the observation allows no action"):
-        GRPO("MultiInputPolicy", closed, **SMALL, n_steps=16, **named).learn(64)
-    env.observation_space = spaces.Dict({**env.observation_space.spaces, "mask": spaces.Box(0.0, 1.0, (6,))})  # type: ignore
-    normalised = VecNormalize(env)
-    with pytest.raises(ValueError, match=r"VecNormalize would normalise the action masks 'mask'"):
-        GRPO("MultiInputPolicy", normalised, **SMALL, **named).learn(64)
 
 
 @pytest.mark.parametrize("name", ["multi_discrete", "multi_binary"])
@@ -227,18 +197,6 @@ def test_evaluations_only_do_what_is_allowed(name: str) -> None:
     model.use_masking = False
     with pytest.raises(ValueError, match="is sold out"):
         evaluate_policy(Actor(model, env), env, n_eval_episodes=8, deterministic=False)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_masks_in_observations_are_exported(name: str, tmp_path: Any) -> None:
-    pytest.importorskip("onnxscript")
-    env = make_shop(name, cls=Shop, observes_masks=True)
-    model = GRPO("MultiInputPolicy", env, **SMALL, policy_kwargs={"mask_key": "mask"})
-    model.export_onnx(tmp_path / "shop.onnx")
-    model.save(tmp_path / "model", format="safe")
-    loaded = GRPO.load(tmp_path / "model", trusted=False)
-    obs = env.reset()
-    assert (loaded.predict(obs, deterministic=True)[0] == model.predict(obs, deterministic=True)[0]).all()
 
 
 @pytest.mark.parametrize(("name", "key"), [("discrete", ""), ("multi_binary", ""), ("multi_discrete", "action_masks")])

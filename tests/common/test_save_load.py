@@ -52,8 +52,7 @@ def test_no_critic(policy: str, observation_space: spaces.Space) -> None:
     net_arch = {"pi": [16], "vf": [32, 32]}
     kwargs = {"policy_kwargs": {"net_arch": net_arch}, "device": "cpu"}
     # The head of the auxiliary loss, which no advantage uses, is the default for CnnPolicy
-    without_head = {"net_arch": net_arch, "aux_vf_coef": 0.0}
-    ours = GRPO(policy, env, policy_kwargs=without_head, device="cpu")
+    ours = GRPO(policy, env, vf_coef=0.0, **kwargs)
     with_critic = PPO(policy, env, **kwargs)
     assert not [name for name, _ in ours.policy.named_parameters() if "value" in name or "vf" in name]
     in_optimizer = {id(parameter) for group in ours.policy.optimizer.param_groups for parameter in group["params"]}

@@ -107,7 +107,7 @@ def test_which_returns_count_is_written_down_before_anything_runs(tmp_path: Path
         ({"variants": [{"algo": "ppo", "hyperparams": {"group_size": 4}}]}, "'ppo': there is no hyperparameter 'group_size'"),
         (
             {"variants": [{"algo": "dapo", "hyperparams": {"aux_vf_coef": 0.1}}]},
-            "'dapo': dapo has no argument 'aux_vf_coef': write policy_kwargs=dict(aux_vf_coef=...)",
+            "'dapo': dapo has no argument 'aux_vf_coef': write vf_coef",
         ),
         ({"variants": [{"algo": "dapo", "factors": {"group_size": 4}}]}, "the factor group_size must be a list"),
         ({"variants": [{"algo": "ppo", "hyperparams": {"n_timesteps": 5}}]}, "set timesteps instead"),
