@@ -1,6 +1,6 @@
 """Storage of grouped rollouts, and the batch that one update learns from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,12 +18,25 @@ from sb3_grpo.utils.spaces import parts_of
 _ROWS_AT_A_TIME = 1024
 
 
+class Acted(NamedTuple):
+    """
+    What a policy has done in a step of n copies.
+
+    :param actions: (n, \\*action_shape) as sampled, neither clipped nor rescaled
+    :param dist_inputs: (n, \\*) what their log probabilities are computed from: logits, latent codes or log probabilities. It
+        stays on the device and must not be modified afterwards
+    :param states: (n, \\*state_shape) what the policy remembers from now on, ``None`` if it has no memory
+    """
+
+    actions: np.ndarray
+    dist_inputs: th.Tensor
+    states: np.ndarray | None = None
+
+
 class ActingPolicy(Protocol):
     """What the buffer needs of a policy, see :class:`ActorPolicy`."""
 
     observation_norm: ObservationNorm
-
-    def action_sampler(self) -> Callable[..., tuple[np.ndarray, th.Tensor]]: ...
 
     def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor: ...
 
@@ -52,6 +65,23 @@ class PackedObservations:
         :return: The observations of its steps, as the policy takes them
         """
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RecurrentSteps:
+    """
+    What a policy with a memory acts on: M steps of S sequences, and what it remembers of the time before them.
+
+    :param observations: (M, \\*obs_shape) or a dict of these
+    :param states: (S, \\*state_shape) state of the memory before the first step of each sequence
+    :param sequence: (M,) the sequence 0..S-1 of each step; ``None``: each step is a sequence of its own
+    :param time: (M,) index of each step in its sequence; ``None`` together with ``sequence``
+    """
+
+    observations: Any
+    states: th.Tensor
+    sequence: th.Tensor | None = None
+    time: th.Tensor | None = None
 
 
 def observations_in(observations: Any, rows: th.Tensor) -> Any:
@@ -92,6 +122,7 @@ class GroupBatch:
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
         is 0. Or in the policy's own format
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
+    :param states: (rows, \\*state_shape) what the policy remembered before each step; ``None`` if it has no memory
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -109,6 +140,12 @@ class GroupBatch:
     going_on: th.Tensor
     next_observations: Any
     action_masks: th.Tensor | None = None
+    states: th.Tensor | None = None
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether the policy reads the steps of an episode together."""
+        return self.states is not None or isinstance(self.observations, PackedObservations)
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """
@@ -141,7 +178,18 @@ class GroupBatch:
         """
         if isinstance(self.observations, PackedObservations):
             return self.observations.at(minibatch, self.episode)
-        return observations_in(self.observations, self.rows[minibatch.steps])
+        steps = minibatch.steps
+        observations = observations_in(self.observations, self.rows[steps])
+        if self.states is None:
+            return observations
+        if minibatch.episodes is None:
+            return RecurrentSteps(observations, self.states[self.rows[steps]])
+        # Sequences of consecutive steps, through which gradients flow
+        begins = th.ones_like(steps, dtype=th.bool)
+        begins[1:] = (self.episode[steps].diff() != 0) | (self.time[steps].diff() != 1)
+        first, sequence = begins.nonzero().squeeze(1), begins.cumsum(0) - 1
+        time = th.arange(len(steps), device=steps.device) - first[sequence]
+        return RecurrentSteps(observations, self.states[self.rows[steps[first]]], sequence, time)
 
 
 class GroupRolloutBuffer:
@@ -167,7 +215,7 @@ class GroupRolloutBuffer:
         # Bernoulli log probabilities need floats
         indices = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
         self._action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
-        # What is stored for each step besides the observation. More can be added by a policy's own buffer
+        # What is stored for each step besides the observation, and what the policy is given in addition
         self._columns: dict[str, tuple[tuple[int, ...], Any]] = {
             "actions": (self._action_shape, np.int64 if indices else np.float32),
             "rewards": ((), np.float32),
@@ -226,33 +274,21 @@ class GroupRolloutBuffer:
                     new[: self.pos] = old[: self.pos]
                     arrays[key] = new
 
-    def action_sampler(self, policy: ActingPolicy) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
-        """
-        :param policy: The policy
-        :return: See :meth:`ActorPolicy.action_sampler`
-        """
-        return policy.action_sampler()
-
     def add(
         self,
         obs: np.ndarray | dict[str, np.ndarray],
-        actions: np.ndarray,
-        dist_inputs: th.Tensor,
+        acted: Acted,
         in_groups: np.ndarray,
-        action_masks: np.ndarray | None = None,
+        given: dict[str, np.ndarray] | None = None,
     ) -> None:
-        """
+        r"""
         Add what the policy has seen and done in one step, before the environments may overwrite it.
 
-        :param obs: (n_envs, \\*obs_shape) or a dict of these
-        :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param dist_inputs: (n_envs, \\*) logits, latent codes or log probabilities, as needed by ``evaluate_log_probs``. It
-            stays on the device and must not be modified afterwards
+        :param obs: (n_envs, \*obs_shape) or a dict of these
+        :param acted: What it has done
         :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
-        :param action_masks: (n_envs, A) the actions that were allowed, if the environments say so
+        :param given: What it was given besides, see :meth:`GroupCollector.given`
         """
-        if action_masks is not None and "action_masks" not in self._data:
-            self._data["action_masks"] = np.ones((self._capacity, *action_masks.shape), bool)
         by_key = obs if isinstance(obs, dict) else {"": obs}
         if self.pos == self._capacity or len(self._obs) < len(self._obs_spaces):
             self._make_room(by_key)
@@ -261,12 +297,13 @@ class GroupRolloutBuffer:
                 values.add(self.pos, by_key[key], in_groups)
             else:
                 values[self.pos] = by_key[key]
-        self._data["actions"][self.pos] = actions.reshape(self.n_envs, *self._action_shape)
-        self._data["in_groups"][self.pos] = in_groups
-        if action_masks is not None:
-            self._data["action_masks"][self.pos] = action_masks
-        self._dist_inputs.append(dist_inputs)
-        self.dist_inputs_bytes += dist_inputs.nbytes
+        actions = acted.actions.reshape(self.n_envs, *self._action_shape)
+        for name, column in {"actions": actions, "in_groups": in_groups, **(given or {})}.items():
+            if name not in self._data:
+                self._data[name] = np.zeros((self._capacity, *column.shape), column.dtype)
+            self._data[name][self.pos] = column
+        self._dist_inputs.append(acted.dist_inputs)
+        self.dist_inputs_bytes += acted.dist_inputs.nbytes
 
     def add_rewards(self, rewards: np.ndarray) -> None:
         """
@@ -362,11 +399,11 @@ class GroupRolloutBuffer:
             episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes
         ]
         going_on = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
+        given = {name: self._tensor(self._flat(self._data[name])) for name in ("action_masks", "states") if name in self._data}
         return GroupBatch(
             observations=self._observations(episodes, rows),
             actions=self._tensor(self._flat(self._data["actions"])),
             old_log_prob=self._tensor(self._flat(self._data["log_probs"])),
-            action_masks=self._tensor(self._flat(self._data["action_masks"])) if "action_masks" in self._data else None,
             rows=self._tensor(rows),
             episode=self._tensor(number),
             time=self._tensor(time),
@@ -378,6 +415,7 @@ class GroupRolloutBuffer:
             elapsed=self._tensor(elapsed + n_before).view(shape),
             going_on=th.as_tensor(going_on, dtype=th.long, device=self.device),
             next_observations=self._next_observations([episodes[i] for i in going_on]),
+            **given,
         )
 
     def _tensor(self, array: np.ndarray) -> th.Tensor:
@@ -400,12 +438,17 @@ class GroupRolloutBuffer:
         :param episodes: M episodes that go on
         :return: (M, \\*obs_shape) or a dict of these, the observations from which they do; ``None`` if M is 0
         """
-        observations = [episode.next_observation for episode in episodes]
-        if not observations:
+        if not episodes:
             return None
+        stacked: Any
         if self._dict_obs:
-            return {key: self._tensor(np.stack([each[key] for each in observations])) for key in self._obs}
-        return self._tensor(np.stack(observations))
+            entries = ((key, [each.next_observation[key] for each in episodes]) for key in self._obs)
+            stacked = {key: self._tensor(np.stack(values)) for key, values in entries}
+        else:
+            stacked = self._tensor(np.stack([each.next_observation for each in episodes]))
+        if "states" not in self._data:
+            return stacked
+        return RecurrentSteps(stacked, self._tensor(np.stack([each.next_state for each in episodes])))
 
     def keep(self, episodes: list[Episode]) -> None:
         """

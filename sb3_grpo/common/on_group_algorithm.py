@@ -410,7 +410,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
-        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
+        self._collector = GroupCollector(
+            self.env, self._group_settings, self._start_rng, self.policy.first_states(self.n_envs)
+        )
         self.has_masks = self.policy.has_masks = self._collector.has_masks
         if self.has_masks:
             self._check_masks()
@@ -469,7 +471,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 
-        sample_actions = rollout_buffer.action_sampler(self.policy)
+        act = self.policy.action_sampler()
         n_steps = 0
         is_ready = self.collector.queue.ready()
         while not is_ready:
@@ -480,10 +482,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
             # A copy: the environments may reuse their arrays
             obs = copied(self._last_obs)
-            masks = self.collector.action_masks()
+            given = self.collector.given()
             with th.inference_mode():
-                actions, dist_inputs = sample_actions(obs) if masks is None else sample_actions(obs, masks)
-            rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups, masks)
+                acted = act(obs, **given)
+            actions, self.collector.states = acted.actions, acted.states
+            rollout_buffer.add(obs, acted, self.collector.in_groups, given)
             new_obs, rewards, dones, infos = self.collector.step(self.policy.env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1

@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
-from sb3_grpo.common.buffers import GroupRolloutBuffer
+from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer
 from sb3_grpo.common.masks import masked
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler
@@ -398,33 +398,37 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return []
 
-    def action_sampler(self) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+    def first_states(self, n_envs: int) -> np.ndarray | None:
+        r"""
+        :param n_envs: Number of environment copies
+        :return: (n_envs, \*state_shape) zeros: what a policy with a memory remembers where an episode begins; ``None`` without
+        """
+        return None
+
+    def action_sampler(self) -> Callable[..., Acted]:
         """
         The hot path of the rollout: get a function that samples actions, always for the same number of environment copies.
         It is valid until the policy changes.
 
-        :return: function that maps observations (array, or dict of arrays) and, if there are any, action masks to actions and
-            to ``dist_inputs``, from which ``sampled_log_probs`` computes their log probabilities, which is cheaper for many
-            steps at once. A subclass must override both methods or neither
+        :return: function of observations (array, or dict of arrays) and, if there are any, ``action_masks`` and ``states``, by
+            name. ``sampled_log_probs`` computes log probabilities from its ``dist_inputs``, which is cheaper for many steps
+            at once. A subclass must override both methods or neither
         """
         if not self._has_own_distribution:
             return fast_sampler(self, self.rollout_layers())
-        return self._slow_sampler(lambda obs: obs)
+        return lambda observations, action_masks=None: self._sample(obs_as_tensor(observations, self.device), action_masks)
 
-    def _slow_sampler(self, read: Callable[[Any], Any]) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+    def _sample(self, obs: Any, action_masks: np.ndarray | None) -> Acted:
         """
-        :param read: Function that makes of observations what ``get_distribution`` takes
-        :return: See ``action_sampler``, for any ``get_distribution``
+        :param obs: What ``get_distribution`` takes, whatever a subclass makes of it
+        :param action_masks: Masks, if there are any
+        :return: Sampled actions, with their log probabilities
         """
-
-        def sample(observations: Any, *action_masks: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
-            masks = [obs_as_tensor(each, self.device) for each in action_masks]
-            distribution = self.get_distribution(read(obs_as_tensor(observations, self.device)), *masks)  # type: ignore[arg-type]
-            actions = distribution.sample()
-            log_prob = distribution.log_prob(actions)
-            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob  # type: ignore[misc]
-
-        return sample
+        masks = () if action_masks is None else (obs_as_tensor(action_masks, self.device),)
+        distribution = self.get_distribution(obs, *masks)
+        actions = distribution.sample()
+        log_prob = distribution.log_prob(actions)
+        return Acted(actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob)  # type: ignore[misc]
 
     def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
@@ -469,8 +473,8 @@ class ActorPolicy(ActorCriticPolicy):
         Get the policy action from an observation, see :meth:`BasePolicy.predict`.
 
         :param observation: the input observation
-        :param state: the last hidden states, not used
-        :param episode_start: not used
+        :param state: the last hidden states, for a policy with a memory. ``None`` where an episode begins
+        :param episode_start: whether the observations are the first of their episodes: the states are then ignored
         :param deterministic: whether to return deterministic actions
         :param action_masks: the actions that are allowed, one row for each observation. ``None``: all
         :return: the model's action and the next hidden state
@@ -478,8 +482,26 @@ class ActorPolicy(ActorCriticPolicy):
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        actions = self._predicted(obs, n, deterministic, action_masks)
+        # A subclass may not take any
+        masks = () if action_masks is None else (self._checked_masks(action_masks, n),)
+        with th.no_grad(), suitable_threads(self, n):
+            chosen, state = self._choose(obs, n, masks, deterministic, state, episode_start)
+        actions = self.env_actions(chosen.cpu().numpy().reshape((-1, *self.action_space.shape)))  # type: ignore[misc, arg-type]
         return actions if is_vectorized else actions.squeeze(axis=0), state
+
+    def _choose(
+        self, obs: Any, n: int, masks: tuple[th.Tensor, ...], deterministic: bool, state: Any, episode_start: Any
+    ) -> tuple[th.Tensor, Any]:
+        """
+        :param obs: n observations
+        :param n: Their number
+        :param masks: Their action masks, if there are any
+        :param deterministic: Whether to return deterministic actions
+        :param state: the last hidden states, for a policy with a memory
+        :param episode_start: whether the observations are the first of their episodes
+        :return: the actions and the next hidden state
+        """
+        return self._predict(obs, deterministic, *masks), state
 
     def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor:
         """
@@ -503,21 +525,6 @@ class ActorPolicy(ActorCriticPolicy):
         if idx is not None:
             raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
         return th.as_tensor(masks, device=self.device)
-
-    def _predicted(self, obs: Any, n: int, deterministic: bool, action_masks: Any) -> np.ndarray:
-        """
-        :param obs: n observations
-        :param n: Their number
-        :param deterministic: Whether to return deterministic actions
-        :param action_masks: Masks given to ``predict``
-        :return: (n, \\*action_shape) actions for the environments
-        """
-        # A subclass may not take any
-        masks = () if action_masks is None else (self._checked_masks(action_masks, n),)
-        with th.no_grad(), suitable_threads(self, n):
-            actions = self._predict(obs, deterministic, *masks).cpu().numpy()
-        actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
-        return self.env_actions(actions)
 
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """

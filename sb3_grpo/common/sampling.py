@@ -19,6 +19,7 @@ from stable_baselines3.common.distributions import (
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
+from sb3_grpo.common.buffers import Acted
 from sb3_grpo.common.masks import mask_logits
 from sb3_grpo.common.normalization import CLIP, EPSILON, RunningNorm
 
@@ -59,10 +60,10 @@ def renew_noise(model: BaseAlgorithm, n_steps: int, n_envs: int) -> None:
         model.policy.reset_noise(n_envs)  # type: ignore[operator]
 
 
-def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
+def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Callable[..., Acted]:
     """
     :param policy: An :class:`ActorPolicy` whose distribution is computed from the latent code as in SB3
-    :param layers: Functions to apply in this order, from observations to the latent code
+    :param layers: Functions to apply in this order, from observations to the latent code. None: it is given the latent code
     :return: See :meth:`ActorPolicy.action_sampler`
     """
     dist: Any = policy.action_dist
@@ -88,9 +89,11 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
             noise.extend(drawn.numpy() if isinstance(like, np.ndarray) else drawn)
         return noise.pop()
 
-    def sample(observations: Any, action_masks: np.ndarray | None = None) -> tuple[np.ndarray, th.Tensor]:
+    def sample(observations: Any, action_masks: np.ndarray | None = None) -> Acted:
         latent: Any
-        if len(observations) <= max_numpy_rows:
+        if isinstance(observations, th.Tensor):
+            latent, hidden_layers, action_net = observations, in_torch, policy.action_net
+        elif len(observations) <= max_numpy_rows:
             latent, hidden_layers, action_net = observations, in_numpy, numpy_action_net
         else:
             latent, hidden_layers, action_net = obs_as_tensor(observations, policy.device), in_torch, policy.action_net
@@ -120,7 +123,7 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
                 actions = dist.bijector.forward(th.as_tensor(actions))
         actions = actions if isinstance(actions, np.ndarray) else actions.detach().cpu().numpy()
         kept = th.from_numpy(dist_inputs) if isinstance(dist_inputs, np.ndarray) else dist_inputs
-        return actions.reshape(actions_shape), kept
+        return Acted(actions.reshape(actions_shape), kept)
 
     return sample
 

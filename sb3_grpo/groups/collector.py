@@ -29,7 +29,7 @@ MAX_EPISODE_LENGTH = 100_000
 MIN_STEPS_PER_COPY = 16
 
 # What a checkpoint stores of it, besides its parts
-_STATE = ("episodes", "in_groups", "time", "outcome", "_n_update_steps", "_staggers")
+_STATE = ("episodes", "in_groups", "time", "outcome", "states", "_n_update_steps", "_staggers")
 
 
 class GroupCollector:
@@ -39,9 +39,10 @@ class GroupCollector:
     :param env: The training environment
     :param settings: Settings of the groups
     :param rng: Random generator for the starts
+    :param states: (n_envs, \\*state_shape) state of the policy's memory where an episode begins, ``None`` if it has no memory
     """
 
-    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
+    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator, states: np.ndarray | None = None):
         self.env = env
         self._copies = innermost(env)
         self.settings = settings
@@ -56,6 +57,7 @@ class GroupCollector:
         self.in_groups = np.zeros(env.num_envs, dtype=bool)
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
+        self.states = states
         self._n_update_steps = settings.n_steps or 0  # of each copy
         # Observations that may be non-finite
         self._float_keys = [
@@ -154,6 +156,8 @@ class GroupCollector:
         lengths = self.time[indices]
         self.time[indices] = 0
         self.outcome[indices] = 0.0
+        if self.states is not None:
+            self.states[indices] = 0.0
         # Before first observations are compared: NaNs would be reported as unequal starts
         self.check_observations(observations)
         for idx, episode in zip(indices, self.dispatcher.begun(indices), strict=True):
@@ -166,20 +170,22 @@ class GroupCollector:
         if self._staggers:
             self._stagger(np.asarray(indices), lengths)
 
-    def action_masks(self) -> np.ndarray | None:
+    def given(self) -> dict[str, np.ndarray]:
         """
-        :return: (n_envs, A) the actions that the copies allow in their next step; ``None`` if they have no ``action_masks()``
+        :return: What the policy is given besides the observations of its next step: ``action_masks`` (n_envs, A), the actions
+            that the copies allow; ``states`` (n_envs, \\*state_shape), what it remembers
         :raises ValueError: if a copy allows no action
         """
+        given = {} if self.states is None else {"states": self.states}
         if not self.has_masks:
-            return None
+            return given
         masks = ask_for_masks(self.env)
         if (idx := forbidding_copy(masks, self.env.action_space)) is not None:
             raise ValueError(
                 f"{self.guarded.where(idx, self.time[idx])}: {METHOD}() allows no action. Where nothing can be done, end the "
                 "episode, or allow an action that does nothing."
             )
-        return masks
+        return {**given, "action_masks": masks}
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """
@@ -254,6 +260,7 @@ class GroupCollector:
             if last is not None:
                 by_key = last if isinstance(last, dict) else {"": last}
                 self._check_finite({key: np.asarray(values)[None] for key, values in by_key.items()}, [idx])
+                episode.next_state = None if self.states is None else self.states[idx].copy()
         return [episode for _, episode in ended]
 
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
@@ -288,6 +295,7 @@ class GroupCollector:
             for idx, episode in enumerate(self.episodes):
                 if episode is not None:
                     episode.next_observation = copied(observations, idx)
+                    episode.next_state = None if self.states is None else self.states[idx].copy()
         return self.queue.take()
 
     def clear(self) -> None:

@@ -29,8 +29,8 @@ class Episode:
     :param is_success: Whether it was a success, ``None`` if the environment does not say so
     :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
     :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
+    :param next_state: State of the policy's memory with this observation, if it has a memory
     :param text: The last observation that the policy has seen, for policies that read texts
-    :param memory: States of a recurrent policy after the last step, if the episode has ended and could have gone on
     """
 
     id: int
@@ -46,8 +46,8 @@ class Episode:
     is_success: bool | None = None
     is_cut: bool = False
     next_observation: Any = field(default=None, repr=False)
+    next_state: Any = field(default=None, repr=False)
     text: Any = field(default=None, repr=False)
-    memory: Any = field(default=None, repr=False)
 
 
 @dataclass(slots=True, eq=False)

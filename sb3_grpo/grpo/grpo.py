@@ -19,7 +19,7 @@ from sb3_grpo.common.arguments import (
     judges_whole_episodes,
     refuse_arguments,
 )
-from sb3_grpo.common.buffers import GroupBatch, Minibatch, PackedObservations, minibatches
+from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
@@ -405,7 +405,7 @@ class GRPO(OnGroupAlgorithm):
 
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
-        whole_episodes = self.ratio_level == "episode" or isinstance(batch.observations, PackedObservations)
+        whole_episodes = self.ratio_level == "episode" or batch.has_sequences
         n_accumulated = self.gradient_accumulation_steps
         stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs

@@ -14,6 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from sb3_grpo.common.buffers import Acted
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
@@ -449,15 +450,15 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):  # type: ignore[misc]
         n_tokens = self.observation_space.tokenizer.vocab_size
         return TokenDistribution(latent_pi, self.logits, n_tokens, self.temperature, self.top_p)
 
-    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
+    def action_sampler(self) -> Callable[[Any], Acted]:
         """
         :return: Function from observations to actions and their log probabilities, valid until the weights change
         """
         choose, _ = self._token_sampler()
 
-        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
+        def sample(observations: np.ndarray) -> Acted:
             tokens, log_probs = choose(observations)
-            return tokens.cpu().numpy(), log_probs
+            return Acted(tokens.cpu().numpy(), log_probs)
 
         return sample
 

@@ -67,8 +67,8 @@ def gradients(policy: str, **kwargs: Any) -> tuple[dict[str, th.Tensor], th.Tens
     [
         ("Cnn", "features_extractor"),
         ("MultiInput", "features_extractor"),
-        ("MlpLstm", "lstm_actor"),
-        ("CnnLstm", "lstm_actor"),
+        ("MlpLstm", "memory"),
+        ("CnnLstm", "memory"),
     ],
 )
 def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy: str, layers: str) -> None:
@@ -77,7 +77,7 @@ def test_it_trains_the_layers_before_the_policy_network_and_nothing_else(policy:
     assert th.equal(advantages, same_advantages)
     assert with_head.keys() - without.keys() == {"aux_vf_head.weight", "aux_vf_head.bias"}
     for name, gradient in without.items():
-        if "features_extractor" in name or "lstm" in name:
+        if "features_extractor" in name or "memory" in name:
             assert layers not in name or not th.allclose(gradient, with_head[name]), name
         else:
             assert th.equal(gradient, with_head[name]), name

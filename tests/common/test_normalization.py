@@ -180,7 +180,7 @@ def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, 
         with th.no_grad():
             policy.log_std.fill_(-20.0)
     with th.inference_mode():
-        sampled, _ = policy.action_sampler()(observations)
+        sampled, _, *_ = policy.action_sampler()(observations)
         distribution = policy.get_distribution(th.as_tensor(kept))
         expected = distribution.sample() if use_sde else distribution.mode()
         normalized = policy.observation_norm(th.as_tensor(kept))

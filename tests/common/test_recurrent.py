@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.common.acting import Actor
-from sb3_grpo.common.buffers import Minibatch
-from sb3_grpo.common.recurrent import RecurrentActorPolicy, RecurrentSteps
+from sb3_grpo.common.buffers import Minibatch, RecurrentSteps
+from sb3_grpo.common.recurrent import RecurrentActorPolicy
 from sb3_grpo.utils.action_masks import n_choices
 from stress.resume import digest
 
@@ -136,7 +136,7 @@ class Compare(BaseCallback):
         _, self.state = self.model.predict(self.locals["obs"], self.state, self.dones)
         self.dones = self.locals["dones"]
         assert self.state is not None
-        states: Any = self.model.rollout_buffer.states  # type: ignore[attr-defined]
+        states: Any = self.model.collector.states  # type: ignore[attr-defined]
         expected = np.stack(self.state).transpose(2, 0, 1, 3) * ~self.dones[:, None, None, None]
         np.testing.assert_allclose(states, expected, atol=1e-5)
         return True
@@ -174,10 +174,8 @@ def test_values_know_what_the_policy_remembers(limit: bool) -> None:
     assert len(going_on.states) == len(batch.going_on) > (4 if limit else 0)
     last = (batch.lengths.flatten().cumsum(0) - 1)[batch.going_on]
     rows = batch.rows[last]
-    steps = RecurrentSteps(batch.observations.observations[rows], batch.observations.states[rows])
-    model.policy.get_distribution(steps)
-    assert steps.after is not None
-    th.testing.assert_close(going_on.states, th.stack(steps.after).movedim(2, 0))
+    _, after = model.policy._remember(RecurrentSteps(batch.observations[rows], batch.states[rows]))
+    th.testing.assert_close(going_on.states, after)
     # With gaps, as where steps are left out of the loss, the memory is still the whole one
     kept = th.arange(len(batch.rows))[batch.time != 2]
     part = Minibatch(kept, np.arange(batch.lengths.numel()), 1)
@@ -190,7 +188,7 @@ def test_gradients_flow_through_time() -> None:
     policy = RecurrentActorPolicy(READS["Mlp"], spaces.Discrete(2), lambda _: 1e-3, **LSTM)
     obs = th.rand(5, 3, requires_grad=True)
     sequence, time = th.tensor([0, 0, 1, 1, 1]), th.tensor([0, 1, 0, 1, 2])
-    states = th.rand(2, *policy.lstm_state_shape)
+    states = th.rand(2, *policy.state_shape)
     policy.get_distribution(RecurrentSteps(obs, states, sequence, time)).entropy()[4].backward()
     assert obs.grad is not None and obs.grad.any(1).tolist() == [False, False, True, True, True]
 

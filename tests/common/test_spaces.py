@@ -279,7 +279,7 @@ def test_observations_in_double_precision_where_the_space_says_single(use_sde: b
     if use_sde:
         policy.reset_noise(5)
     with th.inference_mode():
-        actions, forwarded = policy.action_sampler()(observations)
+        actions, forwarded, *_ = policy.action_sampler()(observations)
         log_probs = policy.sampled_log_probs(forwarded, th.as_tensor(actions))
         expected = policy.get_distribution(th.as_tensor(observations, dtype=th.float32)).log_prob(th.as_tensor(actions))
     assert actions.dtype == np.float32
@@ -311,7 +311,7 @@ def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Modu
     observations = np.random.default_rng(0).normal(size=(n_envs, 3)).astype(np.float32)
     kept = observations.copy()
     with th.inference_mode():
-        sampled, _ = policy.action_sampler()(observations)
+        sampled, _, *_ = policy.action_sampler()(observations)
         expected = policy.get_distribution(th.as_tensor(kept)).mode()
     np.testing.assert_allclose(sampled, expected.numpy(), atol=1e-4)
     assert np.array_equal(observations, kept)
@@ -377,7 +377,7 @@ def test_state_dependent_noise_is_that_of_the_distribution(squash_output: bool, 
     observations = np.random.default_rng(0).normal(size=(n_copies, 3)).astype(np.float32)
     policy.reset_noise(n_copies)
     with th.inference_mode():
-        sampled, _ = policy.action_sampler()(observations)
+        sampled, _, *_ = policy.action_sampler()(observations)
         expected = policy.get_distribution(th.as_tensor(observations)).sample()
     np.testing.assert_allclose(sampled, expected.numpy(), atol=1e-6)
     assert np.abs(sampled).max() <= 1.0 or not squash_output

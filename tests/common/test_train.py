@@ -12,7 +12,7 @@ from gymnasium import spaces
 from toy_envs import TINY, ToyEnv, judged, observations_of, parameters_of
 
 from sb3_grpo.common import on_group_algorithm
-from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
+from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.group import Episode, Group
@@ -203,7 +203,7 @@ def test_steps_of_open_episodes_are_kept_and_found_again() -> None:
             playing[idx].length += 1
             steps.setdefault(playing[idx], []).append(5 * row + idx)
         numbers = np.arange(5.0) + 5 * row
-        buffer.add(numbers[:, None], np.zeros(5), logits[5 * row : 5 * row + 5], np.ones(5, bool))
+        buffer.add(numbers[:, None], Acted(np.zeros(5), logits[5 * row : 5 * row + 5]), np.ones(5, bool))
         buffer.add_rewards(numbers)
         if row % 300 == 299:
             # Only the last 7 groups remain, which may have begun long ago

@@ -109,7 +109,7 @@ def test_what_is_sampled_has_the_log_probability_of_the_update(temperature: floa
     policy = make_policy(temperature=temperature, top_p=top_p)
     observations = np.full((4000, LENGTH), PAD)
     observations[:, :3] = [3, 7, 1]
-    actions, log_prob = policy.action_sampler()(observations)
+    actions, log_prob, *_ = policy.action_sampler()(observations)
     distribution = policy.get_distribution(th.as_tensor(observations[:1]))
     every = th.arange(distribution.action_dim)
     probs = policy._get_action_dist_from_latent(distribution.hidden.expand(len(every), -1)).log_prob(every).exp()

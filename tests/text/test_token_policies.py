@@ -64,7 +64,7 @@ def test_sampling_follows_the_distribution() -> None:
     observations = np.full((20_000, LENGTH), PAD)
     observations[:, :2] = [1, 2]
     with th.inference_mode():
-        actions, log_prob = policy.action_sampler()(observations)
+        actions, log_prob, *_ = policy.action_sampler()(observations)
         probs = policy.get_distribution(th.as_tensor(observations[:1])).distribution.probs[0]
     frequencies = np.bincount(actions, minlength=Digits.vocab_size) / len(actions)
     np.testing.assert_allclose(frequencies, probs.numpy(), atol=0.02)
@@ -231,7 +231,7 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
     observations = np.full((500, LENGTH), PAD)
     observations[:, 0], observations[:, 1] = 3, np.arange(500) % 10
     with th.inference_mode():
-        actions, log_prob = policy.action_sampler()(observations)
+        actions, log_prob, *_ = policy.action_sampler()(observations)
         expected = policy.get_distribution(th.as_tensor(observations)).log_prob(th.as_tensor(actions))
     assert (actions != observations[:, 1]).all()
     th.testing.assert_close(log_prob, expected, rtol=0, atol=1e-5)

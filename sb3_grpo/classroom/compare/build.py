@@ -180,8 +180,8 @@ def describe_network(policy: BasePolicy) -> str:
             layers.append(str(module.out_features))
         elif isinstance(module, nn.Conv2d):
             layers.append(f"{module.out_channels}c{module.kernel_size[0]}s{module.stride[0]}")
-        elif isinstance(module, nn.LSTM):
-            memory = ", LSTM " + "-".join([str(module.hidden_size)] * module.num_layers)
+        elif isinstance(module, nn.RNNBase):
+            memory = f", {type(module).__name__} " + "-".join([str(module.hidden_size)] * module.num_layers)
         elif any(True for _ in module.parameters()):
             layers.append(type(module).__name__)
         elif not isinstance(module, nn.Flatten | nn.Identity | nn.Sequential | nn.ModuleList | RunningNorm):
