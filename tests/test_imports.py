@@ -22,8 +22,8 @@ FROM_THE_BOTTOM_UP = [
     ["cli"],
 ]
 LEVELS = {package: level for level, packages in enumerate(FROM_THE_BOTTOM_UP) for package in packages}
-# The front door, and what makes the checkout a package
-OUTSIDE = ("__init__", "__main__", "_layout")
+# The front door
+OUTSIDE = ("__init__", "__main__")
 
 
 def files() -> list[Path]:

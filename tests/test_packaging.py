@@ -89,12 +89,29 @@ def test_import_needs_no_optional_package(tmp_path: Path) -> None:
         f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.environ.pop('ONEDNN_PRIMITIVE_CACHE_CAPACITY', None)\n"
         f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL - SB3_NEEDS)!r}))\n"
         "from sb3_grpo import DAPO, envs\n"
-        # Or convolutions of ever new sizes take ever more memory
-        "assert os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'] == '32'\n"
         "print(DAPO('MlpPolicy', 'CartPole-v1', device='cpu').learn(200).num_timesteps, envs.__file__)"
     )
     n_timesteps, file = run_python(code, tmp_path).split()
     assert int(n_timesteps) >= 200 and file == str(ROOT / "envs" / "__init__.py")
+
+
+def test_import_changes_nothing_outside_and_loads_what_control_needs(tmp_path: Path) -> None:
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.environ.pop('ONEDNN_PRIMITIVE_CACHE_CAPACITY', None)\n"
+        "import stable_baselines3\n"
+        "before = dict(os.environ), [*sys.meta_path]\n"
+        "from sb3_grpo import GRPO, make_group_env\n"
+        "assert before == (dict(os.environ), [*sys.meta_path])\n"
+        "others = {'text', 'snapshots', 'probes', 'export', 'classroom', 'zoo'}\n"
+        "assert not [each for each in sys.modules if each.startswith('sb3_grpo.') and others & {*each.split('.')}]\n"
+        # Or convolutions of ever new sizes take ever more memory
+        "import numpy as np, gymnasium as gym\n"
+        "images = gym.spaces.Box(0, 255, (1, 36, 36), np.uint8)\n"
+        "from sb3_grpo.grpo import CnnPolicy, TokenPolicy\n"
+        "CnnPolicy(images, gym.spaces.Discrete(2), lambda _: 1e-3)\n"
+        "print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    )
+    assert run_python(code, tmp_path).strip() == "32"
 
 
 def versions(requirements: list[str], operator: str, python: str) -> dict[str, Version]:

@@ -26,7 +26,7 @@ FREE = {
     *("gamma", "gae_lambda", "max_grad_norm", "unrelated_starts", "start_sampler"),
     "max_sampling_rounds",  # only used where dynamic_sampling is set
     *("use_sde", "sde_sample_freq", "stats_window_size", "tensorboard_log", "policy_kwargs", "verbose", "seed", "device"),
-    "use_masking",
+    *("use_masking", "vf_coef"),
     "_init_setup_model",
 }
 SMALL: dict[str, Any] = {"policy_kwargs": TINY, "seed": 0, "device": "cpu"}

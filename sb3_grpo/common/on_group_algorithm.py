@@ -12,7 +12,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -28,16 +27,9 @@ from sb3_grpo.common.arguments import (
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.policies import (
-    ActorCnnPolicy,
-    ActorMultiInputPolicy,
     ActorPolicy,
     fuse_adam,
     has_own_extractor,
-)
-from sb3_grpo.common.recurrent import (
-    RecurrentActorCnnPolicy,
-    RecurrentActorMultiInputPolicy,
-    RecurrentActorPolicy,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
@@ -86,14 +78,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
     See :class:`GRPO` for the parameters.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "MlpPolicy": ActorPolicy,
-        "CnnPolicy": ActorCnnPolicy,
-        "MultiInputPolicy": ActorMultiInputPolicy,
-        "MlpLstmPolicy": RecurrentActorPolicy,
-        "CnnLstmPolicy": RecurrentActorCnnPolicy,
-        "MultiInputLstmPolicy": RecurrentActorMultiInputPolicy,
-    }
     plugin_parameters: ClassVar[tuple[str, ...]] = ("dynamic_sampling", "start_sampler")
     n_steps: int | None  # type: ignore[assignment]
     policy: ActorPolicy

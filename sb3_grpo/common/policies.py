@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -239,6 +240,10 @@ class ActorPolicy(ActorCriticPolicy):
             lr_schedule(1) is the initial learning rate
         """
         super()._build(lr_schedule)
+        if any(isinstance(module, nn.Conv2d) for module in self.modules()):
+            # For each minibatch size and layer, convolutions on the CPU cache a megabyte or two of compiled code, up to 1024
+            # entries. Minibatches change size at each update: gigabytes. Read when a convolution first runs
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
         if self.aux_value_head:
             self.aux_vf_head = self.value_net
         self.value_net = NoCritic(type(self).__name__)  # type: ignore[assignment]

@@ -20,7 +20,6 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.checkpoint.training import Resumption, Stateful, describe_env, load_training
-from sb3_grpo.common.export import onnx_bytes
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.starts.atari import make_env_of
@@ -94,6 +93,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param path: Path of the file
         """
+        from sb3_grpo.common.export import onnx_bytes
+
         exported = onnx_bytes(self)
         with replace_file(save_location(path, "onnx")) as file:
             file.write(exported)

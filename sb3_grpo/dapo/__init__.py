@@ -1,5 +1,4 @@
 from sb3_grpo.dapo.dapo import DAPO
-from sb3_grpo.grpo.policies import *  # noqa: F403
-from sb3_grpo.grpo.policies import __all__ as _policies
+from sb3_grpo.grpo.policies import __getattr__  # noqa: F401  the policies by name
 
-__all__ = ["DAPO", *_policies]
+__all__ = ["DAPO"]

@@ -9,7 +9,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from sb3_grpo.groups.group import Episode
 from sb3_grpo.groups.queue import GroupQueue
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.probes import compare_traces, describe_difference
 from sb3_grpo.starts.start_queue import QueuedStart, ensure_start_queues
 from sb3_grpo.starts.starts import UnequalStartError
 from sb3_grpo.utils.vec_envs import ask, call, innermost, names_of, offers
@@ -115,6 +114,8 @@ class StartDispatcher:
         probed = [episode for episode in episodes if episode.group.probe is not None] if self._is_probing else []
         traces: list[Any] = self._copies.get_attr("start_trace", [episode.env for episode in probed]) if probed else []
         for episode, trace in zip(probed, traces, strict=True):
+            from sb3_grpo.starts.probes import compare_traces, describe_difference
+
             if isinstance(trace, str):
                 raise UnequalStartError(trace)
             if episode.group.trace is None:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch as th
 
-from sb3_grpo.starts.probes import Probe, Trace
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.plugins import name_of
+
+if TYPE_CHECKING:
+    from sb3_grpo.starts.probes import Probe, Trace
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +71,12 @@ class Group:
     number: int
     start: Start | None
     noise_seed: int | None = None
-    probe: Probe | None = None
+    probe: "Probe | None" = None
     episodes: list[Episode] = field(default_factory=list)
     n_ended: int = 0
     is_dead: bool = False
     first_observation: Any = field(default=None, repr=False)
-    trace: Trace | None = field(default=None, repr=False)
+    trace: "Trace | None" = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:

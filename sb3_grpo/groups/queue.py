@@ -3,14 +3,16 @@
 import copy
 from collections import deque
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sb3_grpo.groups.group import Episode, Group, LiveFunction, judge, live_groups
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
-from sb3_grpo.starts.probes import Probe
 from sb3_grpo.starts.starts import NextLife, SeedStart, SnapshotStart, Start
+
+if TYPE_CHECKING:
+    from sb3_grpo.starts.probes import Probe
 
 # The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
@@ -138,13 +140,15 @@ class GroupQueue:
         self.groups.append(group)
         self._waiting.extend(group.episodes)
 
-    def _next_probe(self, start: Start | None) -> Probe | None:
+    def _next_probe(self, start: Start | None) -> "Probe | None":
         """
         :param start: Start of a group
         :return: The probe that checks whether all members are in the same state, ``None`` for most groups
         """
         if not isinstance(start, SnapshotStart):
             return None
+        from sb3_grpo.starts.probes import Probe
+
         replayed = sum(len(piece.actions) for piece in start.replay.pieces) if start.replay else 0
         # The start is restored twice, and two short episodes are played
         cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)

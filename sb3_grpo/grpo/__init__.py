@@ -1,5 +1,4 @@
 from sb3_grpo.grpo.grpo import GRPO
-from sb3_grpo.grpo.policies import *  # noqa: F403
-from sb3_grpo.grpo.policies import __all__ as _policies
+from sb3_grpo.grpo.policies import __getattr__  # noqa: F401  the policies by name
 
-__all__ = ["GRPO", *_policies]
+__all__ = ["GRPO"]

@@ -1,11 +1,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import GymEnv, Schedule, TensorDict
@@ -41,9 +40,8 @@ from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, StepValues, ValueRe
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
+from sb3_grpo.grpo.policies import POLICIES
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.text.causal_lm import CausalLMPolicy
-from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.utils.user_warnings import warn_user
 
 
@@ -222,11 +220,7 @@ class GRPO(OnGroupAlgorithm):
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **OnGroupAlgorithm.policy_aliases,
-        "TokenPolicy": TokenPolicy,
-        "CausalLMPolicy": CausalLMPolicy,
-    }
+    policy_aliases = POLICIES  # type: ignore[assignment]
     n_epochs: int
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,17 +17,7 @@ from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, is_vecenv_wrapped
 
 from sb3_grpo.starts.known_envs import DESCRIPTIVE, base_state, env_name, is_known, wrapper_stack
-from sb3_grpo.starts.probes import Probe, Trace, play_probe
-from sb3_grpo.starts.seeding import clean_reset
-from sb3_grpo.starts.snapshots import (
-    begin,
-    capture,
-    capture_wrappers,
-    check_identity,
-    identity,
-    play_replay,
-    restore,
-)
+from sb3_grpo.starts.seeding import begin_from_seed, clean_reset
 from sb3_grpo.starts.starts import (
     NextLife,
     OrdinaryReset,
@@ -44,6 +34,9 @@ from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
 from sb3_grpo.utils.spaces import check_spaces
 from sb3_grpo.utils.vec_envs import call, innermost, offers
+
+if TYPE_CHECKING:
+    from sb3_grpo.starts.probes import Probe, Trace
 
 # More copies than any machine can step
 MAX_ENVS = 2**16
@@ -75,7 +68,7 @@ class QueuedStart(NamedTuple):
     noise_seed: int | None = None
     group: int | None = None
     member: int | None = None
-    probe: Probe | None = None
+    probe: "Probe | None" = None
 
     def add_names(self, info: dict[str, Any]) -> dict[str, Any]:
         """
@@ -230,6 +223,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise gym.error.ResetNeeded("There is nothing to capture before the first reset() through StartQueue")
         if self._last[2] or self._last[3]:
             raise ValueError("There is nothing to begin from: the episode has ended. Capture before, or after reset().")
+        from sb3_grpo.starts.snapshots import capture
+
         return capture(self.env, self._last[0], self._replay() if self._replayed else None)
 
     def _replay(self) -> Replay:
@@ -285,6 +280,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         if self._lives is None or self._lives.was_real_done:
             return result
+        from sb3_grpo.starts.snapshots import capture
+
         # A reset may write into the same array
         last = copy.deepcopy(result[0])
         observation, _ = clean_reset(self.env, None, None)
@@ -339,6 +336,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if isinstance(queued.start, SnapshotStart):
             self.reset_if_new()
             if queued.probe is not None:
+                from sb3_grpo.starts.probes import play_probe
+
                 self.start_trace = play_probe(self.env, queued.start, queued.probe)
         if isinstance(self.start_trace, str):
             # Left to the caller to raise: an error here would end the process of the copy
@@ -350,11 +349,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _begin_start(self, start: Start, noise_seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._origin, self._noise_seed, self._actions = start, noise_seed, []
+        if isinstance(start, SeedStart) and noise_seed is None:
+            return begin_from_seed(self.env, start)
+        from sb3_grpo.starts.snapshots import begin
+
         return begin(self.env, start, noise_seed)
 
     def _begin_ordinary(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         self._origin, self._noise_seed, self._actions = None, None, []
         if self._replayed:
+            from sb3_grpo.starts.snapshots import capture_wrappers
+
             try:
                 self._origin = OrdinaryReset(seed, copy.deepcopy(options), capture_wrappers(self.env))
             except StartNotSupportedError as error:
@@ -397,6 +402,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param process_id: id of the process of the model
         :return: the episode, or why it cannot be saved. This is not an error, because an error would end the process of a copy
         """
+        from sb3_grpo.starts.snapshots import identity
+
         if self._last is None:
             return "no episode has begun"
         reached: SnapshotStart | Replay | str = self._capture_whole()
@@ -424,6 +431,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :return: a mismatch if it is the episode of another environment, another error if the state is not reached, None if it
             is. It is not raised, because that would end the process of a copy
         """
+        from sb3_grpo.starts.snapshots import begin, check_identity, play_replay, restore
+
         try:
             check_identity(self.env, state.identity)
         except StartMismatchError as error:
