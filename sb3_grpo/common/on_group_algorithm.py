@@ -34,7 +34,7 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY, GroupCollector
-from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes
+from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes, summary
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
@@ -378,6 +378,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             n_steps=self.n_steps,
             is_live=self.dynamic_sampling if callable(self.dynamic_sampling) else live_groups,
+            only_live=bool(self.dynamic_sampling),
             use_masking=self.use_masking,
         )
 
@@ -477,7 +478,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             has_ended = self._add_step(rollout_buffer, obs, new_obs, rewards, dones, infos)
             self._last_obs = new_obs  # type: ignore[assignment]
 
-            if has_ended or n_rollout_steps is not None:
+            if has_ended or self.collector.queue.takes_steps:
                 is_ready = self._is_ready()
             if not is_ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
                 self._check_live(n_steps * env.num_envs)
@@ -504,7 +505,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         queue = self.collector.queue
         n_rounds = queue.n_sampling_rounds
         is_ready = queue.ready()
-        if queue.n_sampling_rounds > n_rounds and self.n_steps is None:
+        if queue.n_sampling_rounds > n_rounds and not queue.takes_steps:
             self._drop_used_steps()
         return is_ready
 
@@ -538,8 +539,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _drop_used_steps(self) -> None:
         """Drop the steps that no open group needs, after the policy has updated its statistics with all of them."""
         self._evaluate_log_probs()
-        # With n_steps, all have been learned from
-        self.rollout_buffer.keep(self.collector.queue.begun_episodes() if self.n_steps is None else [])
+        self.rollout_buffer.keep(self.collector.queue.unused_episodes())
 
     def _begin_again(self) -> bool:
         """
@@ -562,17 +562,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
-        """
-        Turn the groups of the rollout into the batch of the update. Dynamic sampling keeps only the live ones, except with
-        ``n_steps``, where each step is judged on its own.
-        """
+        """Turn the groups of the rollout into the batch of the update."""
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take(self._last_obs)
-        kept = groups
-        if self.dynamic_sampling and self.n_steps is None:
-            live = self.collector.queue.live(groups)
-            # The steps of a group that has been replaced are gone, whatever a function of one's own says now
-            kept = [group for group, is_live in zip(groups, live, strict=True) if is_live and not group.is_dead]
+        kept = self.collector.queue.learned(groups)
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         self._log_groups([group for group in groups if group.can_be_judged])
 
@@ -583,20 +576,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.logger.record("group/sampling_rounds", self._sampling_rounds)
         if not groups:
             return
-        episodes = [episode for group in groups for episode in group.episodes]
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
-        self.logger.record("group/return_mean", raw_outcomes.mean().item())
-        self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - float(np.mean(self.collector.queue.live(groups))))
-        if self.n_steps is None:
-            n_stale = sum(episode.n_stale for episode in episodes)
-            self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
-        self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
-        if all(episode.is_success is not None for episode in episodes):
-            successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
-            self.logger.record("group/success_rate", float(successes.mean()))
-            self.logger.record("group/pass_at_group_size", float(successes.any(axis=1).mean()))
+        queue = self.collector.queue
+        for name, value in {**summary(groups, queue.live(groups)), **queue.summary(groups)}.items():
+            self.logger.record(f"group/{name}", value)
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
         if isinstance(self.start_sampler, VisitedStates):

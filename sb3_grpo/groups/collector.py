@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from sb3_grpo.groups.dispatcher import StartDispatcher
 from sb3_grpo.groups.faults import GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
-from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.groups.queue import GroupQueue, GroupSettings, StepQueue, WholeGroupQueue
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import NextLife, StartNotSupportedError
 from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
@@ -49,7 +49,8 @@ class GroupCollector:
         self.rng = rng
         if settings.sampler is not None:
             settings.sampler.reset()
-        self.queue = GroupQueue(settings, env.num_envs, rng)
+        make_queue = WholeGroupQueue if settings.n_steps is None else StepQueue
+        self.queue: GroupQueue = make_queue(settings, env.num_envs, rng)
         self.dispatcher = StartDispatcher(env, self.queue)
         self.guarded = GuardedEnv(env)
         # The episode of each copy, None for one outside of any group, its number of steps so far and its sum of rewards
@@ -67,7 +68,7 @@ class GroupCollector:
         ]
         # If episodes are branched, copies are at different steps anyway
         branches = settings.sampler is not None and settings.sampler.captures_states
-        self._staggers = settings.n_steps is not None and not branches
+        self._staggers = self.queue.takes_steps and not branches
         self.has_masks = settings.use_masking and offers_masks(env)
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
@@ -131,11 +132,6 @@ class GroupCollector:
         :param n_steps: Number of steps of each copy, ``None`` for whole groups
         """
         self._note_progress()
-        for episode in self.queue.begun_episodes():
-            if n_steps is None:
-                episode.n_stale = episode.length
-            else:
-                episode.n_before, episode.first_row = episode.length, 0
         self._n_update_steps = n_steps or 0
         self.queue.begin_rollout(n_steps)
         self.dispatcher.fill()
@@ -229,7 +225,7 @@ class GroupCollector:
         """
         self.time += 1
         # An update of whole groups waits for all of their episodes
-        if self.settings.n_steps is None and self.time.max(where=self.in_groups, initial=0) > MAX_EPISODE_LENGTH:
+        if not self.queue.takes_steps and self.time.max(where=self.in_groups, initial=0) > MAX_EPISODE_LENGTH:
             raise ValueError(
                 f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. It has to end some time: "
                 "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
@@ -290,7 +286,7 @@ class GroupCollector:
         :param observations: Next observations of the policy, (n_envs, \\*obs_shape) or a dict of such arrays
         :return: The groups of the update, including dead ones
         """
-        if self.settings.n_steps is not None:
+        if self.queue.takes_steps:
             self._note_progress()
             for idx, episode in enumerate(self.episodes):
                 if episode is not None:

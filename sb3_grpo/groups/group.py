@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch as th
 
 from sb3_grpo.starts.starts import Start
@@ -135,3 +136,23 @@ def judge(groups: list[Group], is_live: LiveFunction) -> list[bool]:
             f"group. Got {got}."
         )
     return live.tolist()
+
+
+def summary(groups: list[Group], live: list[bool]) -> dict[str, float]:
+    """
+    :param groups: Groups that are complete and can be judged
+    :param live: Whether there is something to learn from each of them
+    :return: What is logged of them as ``group/...``
+    """
+    episodes = [episode for group in groups for episode in group.episodes]
+    raw = outcomes(groups)
+    found = {
+        "return_mean": raw.mean().item(),
+        "return_std": raw.std(dim=1).mean().item(),
+        "dead_fraction": 1.0 - float(np.mean(live)),
+        "overlong_fraction": float(np.mean([episode.truncated for episode in episodes])),
+    }
+    if all(episode.is_success is not None for episode in episodes):
+        successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
+        found |= {"success_rate": float(successes.mean()), "pass_at_group_size": float(successes.any(axis=1).mean())}
+    return found

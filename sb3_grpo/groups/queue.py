@@ -3,7 +3,7 @@
 import copy
 from collections import deque
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class GroupSettings(NamedTuple):
     :param n_steps: Number of steps of each copy per update, whether or not their episodes have ended.
         ``None``: an update takes whole groups
     :param is_live: Selects the groups to learn from by their outcomes, see :func:`live_groups`
+    :param only_live: Whether an update of whole groups learns from live ones only
     :param use_masking: Whether to ask the environments for action masks
     """
 
@@ -46,20 +47,14 @@ class GroupSettings(NamedTuple):
     sampler: StartSampler | None
     n_steps: int | None = None
     is_live: LiveFunction = live_groups
+    only_live: bool = False
     use_masking: bool = True
 
 
 class GroupQueue:
     """
-    The open groups in the order in which they were drawn. Their episodes are handed out one by one.
-
-    Without ``n_steps``, an update waits for ``n_groups`` complete groups, and dead ones are replaced in up to
-    ``max_sampling_rounds`` rounds. Meanwhile, copies that have nothing to do begin the groups of the next update.
-
-    With ``n_steps``, an update takes all steps since the previous one, whichever group they belong to. Unfinished episodes
-    continue under the next policy, so no copy waits or runs ahead, and no step is older than the previous update. With more
-    than one sampling round, the steps of dead groups do not count: the rollout continues until it has enough other steps, or
-    is ``max_sampling_rounds`` times as long.
+    The open groups in the order in which they were drawn. Their episodes are handed out one by one. What an update takes of
+    them is up to :class:`WholeGroupQueue` or :class:`StepQueue`.
 
     In a game whose lives are episodes, a group plays the same life, and a later group the next life of its first member,
     until this game is over. The sampler of the starts draws games.
@@ -68,6 +63,9 @@ class GroupQueue:
     :param n_envs: Number of environment copies
     :param rng: Random generator for the starts
     """
+
+    # Whether an update takes the steps of episodes that go on
+    takes_steps: ClassVar[bool]
 
     def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
         self.settings = settings
@@ -79,10 +77,7 @@ class GroupQueue:
         self._waiting: deque[Episode] = deque()  # not yet given to an environment copy
         self._n_drawn = self._n_probed = self._n_probe_steps = 0
         self._n_ended_steps = 0  # of all finished episodes
-        # The update in progress, in groups: how many, from the left; those of the finished rounds; how many of these are live
-        self._n_wanted, self._n_judged, self._n_live = settings.n_groups, 0, 0
-        # In steps: how many in all copies; how many have been taken; how many of these are in dead groups
-        self._n_wanted_steps = self._n_new_steps = self._n_dead_steps = 0
+        self._n_live = 0  # live groups of the update in progress
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -121,10 +116,10 @@ class GroupQueue:
         self._waiting.extendleft(reversed(episodes))
 
     def _has_room(self) -> bool:
-        # With n_steps, each open group has an episode in progress, or one that a copy takes next. Without, free copies may run
-        # ahead: by the groups of the next update, plus enough groups to keep every copy busy
-        n_spare = -(-self.n_envs // self.settings.group_size)
-        return self.settings.n_steps is not None or len(self.groups) < self._n_wanted + self.settings.n_groups + n_spare
+        """
+        :return: Whether another group may be drawn
+        """
+        raise NotImplementedError
 
     def _draw_group(self) -> None:
         start: Start | None = None
@@ -161,23 +156,14 @@ class GroupQueue:
 
     def begin_rollout(self, n_steps: int | None) -> None:
         """
-        Begin the rollout of the next update.
+        Begin the rollout of the next update. Steps taken before it belong to an earlier policy.
 
         :param n_steps: Number of steps of each copy, ``None`` for whole groups
         """
-        if n_steps is None:
-            return
-        # Also after a rollout that a callback stopped, whose steps are not learned from
-        self.groups = deque(group for group in self.groups if not group.complete)
-        self._n_wanted_steps = n_steps * self.n_envs
-        self._n_new_steps = self._n_dead_steps = self._n_live = 0
-        self.n_sampling_rounds = 1
+        raise NotImplementedError
 
     def add_step(self) -> None:
         """Count a step of all copies."""
-        self._n_new_steps += self.n_envs
-        if self.settings.n_steps is not None:
-            self.n_sampling_rounds = -(-self._n_new_steps // self._n_wanted_steps)
 
     def end_episode(self, episode: Episode, info: dict[str, Any]) -> None:
         """
@@ -197,17 +183,6 @@ class GroupQueue:
             self.next_lives.append(info.pop("next_life"))
         if self.settings.sampler is not None and not episode.is_cut:
             self.settings.sampler.after_episode(group, episode, info)
-        if self.settings.n_steps is None:
-            return
-        # A truncated episode could have gone on. Not every VecEnv gives the terminal observation: see SB3's PPO
-        could_go_on = episode.truncated or episode.is_cut
-        # A copy: the environment may reuse its array
-        episode.next_observation = copy.deepcopy(info.get("terminal_observation")) if could_go_on else None
-        if group.can_be_judged:
-            if self.live([group])[0]:
-                self._n_live += 1
-            else:
-                self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
 
     def live(self, groups: list[Group]) -> list[bool]:
         """
@@ -220,9 +195,84 @@ class GroupQueue:
         """
         :return: Whether the update can begin
         """
-        return self._has_enough_groups() if self.settings.n_steps is None else self._has_enough_steps()
+        raise NotImplementedError
 
-    def _has_enough_groups(self) -> bool:
+    def has_live_group(self) -> bool:
+        """
+        :return: Whether any group of this update has turned out to be live
+        """
+        return self._n_live > 0 or any(self.live([group for group in self.groups if group.can_be_judged]))
+
+    def wanted_groups(self) -> list[Group]:
+        """
+        :return: The groups of this update that have been drawn so far
+        """
+        raise NotImplementedError
+
+    def take(self) -> list[Group]:
+        """
+        Close the groups of this update, and go on to the next one. Groups with unfinished episodes stay open.
+
+        :return: The groups of this update, including dead ones
+        """
+        wanted = self.wanted_groups()
+        self._close(wanted)
+        return wanted
+
+    def learned(self, groups: list[Group]) -> list[Group]:
+        """
+        :param groups: The groups of an update
+        :return: Those that the update learns from
+        """
+        return groups
+
+    def summary(self, groups: list[Group]) -> dict[str, float]:
+        """
+        :param groups: Groups of an update
+        :return: What else is logged of them as ``group/...``
+        """
+        return {}
+
+    def begun_episodes(self) -> list[Episode]:
+        """
+        :return: The episodes of open groups that have begun and may be learned from
+        """
+        return [each for group in self.groups if not group.is_dead for each in group.episodes if each.first_row >= 0]
+
+    def unused_episodes(self) -> list[Episode]:
+        """
+        :return: The begun episodes with steps that no update has learned from, when a rollout begins
+        """
+        return self.begun_episodes()
+
+    def _close(self, groups: list[Group]) -> None:
+        closed = {id(group) for group in groups if group.complete}
+        self.groups = deque(group for group in self.groups if id(group) not in closed)
+
+
+class WholeGroupQueue(GroupQueue):
+    """
+    An update waits for ``n_groups`` complete groups, and dead ones are replaced in up to ``max_sampling_rounds`` rounds.
+    Meanwhile, copies that have nothing to do begin the groups of the next update.
+    """
+
+    takes_steps = False
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        # The update in progress: how many groups, from the left; how many of them in finished rounds
+        self._n_wanted, self._n_judged = self.settings.n_groups, 0
+
+    def _has_room(self) -> bool:
+        # Free copies may run ahead: by the groups of the next update, plus enough groups to keep every copy busy
+        n_spare = -(-self.n_envs // self.settings.group_size)
+        return len(self.groups) < self._n_wanted + self.settings.n_groups + n_spare
+
+    def begin_rollout(self, n_steps: int | None) -> None:
+        for episode in self.begun_episodes():
+            episode.n_stale = episode.length
+
+    def ready(self) -> bool:
         while True:
             # Without a limit there may be many groups: those of earlier rounds are not checked again
             latest = list(islice(self.groups, self._n_judged, self._n_wanted))
@@ -243,47 +293,84 @@ class GroupQueue:
             self._n_wanted += n_missing
             self.n_sampling_rounds += 1
 
-    def _has_enough_steps(self) -> bool:
-        n_left = self._n_wanted_steps - self._n_new_steps
+    def wanted_groups(self) -> list[Group]:
+        return list(islice(self.groups, self._n_wanted))
+
+    def take(self) -> list[Group]:
+        wanted = super().take()
+        # The next update begins with the groups that were drawn ahead
+        self._n_wanted, self.n_sampling_rounds = self.settings.n_groups, 1
+        self._n_judged = self._n_live = 0
+        return wanted
+
+    def summary(self, groups: list[Group]) -> dict[str, float]:
+        episodes = [episode for group in groups for episode in group.episodes]
+        n_stale = sum(episode.n_stale for episode in episodes)
+        return {"stale_fraction": n_stale / sum(episode.length for episode in episodes)}
+
+    def learned(self, groups: list[Group]) -> list[Group]:
+        if not self.settings.only_live:
+            return groups
+        # The steps of a group that has been replaced are gone, whatever a function of one's own says now
+        return [group for group, is_live in zip(groups, self.live(groups), strict=True) if is_live and not group.is_dead]
+
+
+class StepQueue(GroupQueue):
+    """
+    An update takes all steps since the previous one, whichever group they belong to. Unfinished episodes continue under the
+    next policy, so no copy waits or runs ahead, and no step is older than the previous update. With more than one sampling
+    round, the steps of dead groups do not count: the rollout continues until it has enough other steps, or is
+    ``max_sampling_rounds`` times as long.
+    """
+
+    takes_steps = True
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        # The update in progress: how many steps of all copies; how many have been taken; how many of these in dead groups
+        self._n_wanted = self._n_taken = self._n_dead = 0
+
+    def _has_room(self) -> bool:
+        return True  # each open group has an episode in progress, or one that a copy takes next
+
+    def begin_rollout(self, n_steps: int | None) -> None:
+        assert n_steps is not None
+        for episode in self.begun_episodes():
+            episode.n_before, episode.first_row = episode.length, 0
+        # Also after a rollout that a callback stopped, whose steps are not learned from
+        self._close([*self.groups])
+        self._n_wanted = n_steps * self.n_envs
+        self._n_taken = self._n_dead = self._n_live = 0
+        self.n_sampling_rounds = 1
+
+    def add_step(self) -> None:
+        self._n_taken += self.n_envs
+        self.n_sampling_rounds = -(-self._n_taken // self._n_wanted)
+
+    def end_episode(self, episode: Episode, info: dict[str, Any]) -> None:
+        super().end_episode(episode, info)
+        # A truncated episode could have gone on. Not every VecEnv gives the terminal observation: see SB3's PPO
+        could_go_on = episode.truncated or episode.is_cut
+        # A copy: the environment may reuse its array
+        episode.next_observation = copy.deepcopy(info.get("terminal_observation")) if could_go_on else None
+        group = episode.group
+        if group.can_be_judged:
+            if self.live([group])[0]:
+                self._n_live += 1
+            else:
+                self._n_dead += sum(member.length - member.n_before for member in group.episodes)
+
+    def ready(self) -> bool:
+        n_left = self._n_wanted - self._n_taken
         max_rounds = self.settings.max_sampling_rounds
         if max_rounds == 1 or n_left > 0:
             return n_left <= 0
-        if self._n_dead_steps + n_left <= 0:
+        if self._n_dead + n_left <= 0:
             return True
-        return max_rounds is not None and self._n_new_steps >= max_rounds * self._n_wanted_steps
-
-    def has_live_group(self) -> bool:
-        """
-        :return: Whether any group of this update has turned out to be live
-        """
-        complete = [group for group in islice(self.groups, self._n_judged, None) if group.can_be_judged]
-        return self._n_live > 0 or any(self.live(complete))
+        return max_rounds is not None and self._n_taken >= max_rounds * self._n_wanted
 
     def wanted_groups(self) -> list[Group]:
-        """
-        :return: The groups of this update that have been drawn so far
-        """
-        if self.settings.n_steps is None:
-            return list(islice(self.groups, self._n_wanted))
         return [group for group in self.groups if any(episode.length > episode.n_before for episode in group.episodes)]
 
-    def take(self) -> list[Group]:
-        """
-        Close the groups of this update, and go on to the next one, which begins with the groups that were drawn ahead. With
-        ``n_steps``, groups with unfinished episodes stay open.
-
-        :return: The groups of this update, including dead ones
-        """
-        wanted = self.wanted_groups()
-        closed = {id(group) for group in wanted if group.complete}
-        self.groups = deque(group for group in self.groups if id(group) not in closed)
-        if self.settings.n_steps is None:
-            self._n_wanted, self.n_sampling_rounds = self.settings.n_groups, 1
-            self._n_judged = self._n_live = 0
-        return wanted
-
-    def begun_episodes(self) -> list[Episode]:
-        """
-        :return: The episodes of open groups that have begun and may be learned from
-        """
-        return [each for group in self.groups if not group.is_dead for each in group.episodes if each.first_row >= 0]
+    def unused_episodes(self) -> list[Episode]:
+        return []

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of
 
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
 from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
@@ -98,7 +98,7 @@ def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
 
 def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_kept() -> None:
     """DAPO's 1,536 and 512: here 12 groups of two, one in each pair of copies, and 4 of them."""
-    queue = GroupQueue(GroupSettings(2, 4, None, RandomSeeds()), 24, np.random.default_rng(0))
+    queue = WholeGroupQueue(GroupSettings(2, 4, None, RandomSeeds()), 24, np.random.default_rng(0))
     episodes = [episode for episode in (queue.next_episode() for _ in range(24)) if episode is not None]
     assert Counter(episode.group.number for episode in episodes) == dict.fromkeys(range(12), 2)
     for episode in episodes[:16]:
@@ -114,7 +114,7 @@ def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_ke
 
 
 def test_members_given_back_are_handed_out_next_and_in_order() -> None:
-    queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds()), 4, np.random.default_rng(0))
+    queue = WholeGroupQueue(GroupSettings(3, 2, 1, RandomSeeds()), 4, np.random.default_rng(0))
     episodes: list[Any] = [queue.next_episode() for _ in range(4)]
     queue.give_back(episodes[1:])
     assert [queue.next_episode() for _ in range(3)] == episodes[1:]

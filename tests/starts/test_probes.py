@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, parameters_of
 
 from sb3_grpo.groups import queue as group_queue
-from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.check_starts import check_starts
@@ -132,7 +132,7 @@ def test_nobody_notices_probes(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_probes_become_rare() -> None:
     env = WindyWalk()
     start = capture(env, env.reset(seed=0)[0])
-    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start)), 4, np.random.default_rng(0))
+    groups = WholeGroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start)), 4, np.random.default_rng(0))
     probed = []
     for _ in range(3000):
         episodes: list[Any] = [groups.next_episode() for _ in range(4)]
