@@ -14,7 +14,7 @@ import numpy as np
 import torch as th
 
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
-from sb3_grpo.common.values import StateFeatures, ValueRegression
+from sb3_grpo.common.values import RunningRegression, StateFeatures, UpdateRegression
 from sb3_grpo.groups.group import live_groups
 
 N_STEPS, WIDTH, SLIP = 12, 7, 0.2
@@ -70,7 +70,7 @@ def play(n: int, right: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarra
     return places.astype(int), actions, rewards, mask.astype(bool)
 
 
-def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression: ValueRegression | None) -> th.Tensor:
+def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression: RunningRegression | None) -> th.Tensor:
     """
     What ``advantage="gae"`` compares, for one update.
 
@@ -84,8 +84,8 @@ def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression
     numbers = places[mask][:, None].float()
     states, values = StateFeatures(numbers, numbers[:, :0]), th.zeros_like(rewards)
     if regression is None:
-        of_update = ValueRegression(memory=0.0)
-        of_update.fit(states, returns[mask], time=steps)
+        of_update = UpdateRegression()
+        of_update.fit(states, returns[mask], steps)
         values[mask] = of_update.predict(states, steps)
         return th.where(live_groups(returns[..., 0])[:, None, None], td_residuals(rewards, values, mask, 1.0), 0.0)
     if regression.is_fitted:
@@ -139,7 +139,7 @@ def measure(name: str, leave_one_out: bool, n_updates: int, seed: int = 0) -> tu
     compared, exists = th.tensor(rewards).view(shape), th.tensor(mask).view(shape)
     kind, gamma, begun = name.partition(",")[0], 1.0, time.process_time()
     if kind == "gae":
-        regression = None if name == kind else ValueRegression()
+        regression = None if name == kind else RunningRegression()
         parts = (compared.split(N_GROUPS), exists.split(N_GROUPS), th.tensor(places).view(shape).split(N_GROUPS))
         compared, gamma = th.cat([residuals(*part, regression) for part in zip(*parts, strict=True)]), 0.95
     advantages = group_advantages(compared, exists, kind=kind, gamma=gamma, leave_one_out=leave_one_out, scale="none")

@@ -9,7 +9,7 @@ linear baseline this extends.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -126,66 +126,44 @@ class ValueRegression:
     Values of states, ``V(s) = phi(s)' w``: the posterior mean of a Bayesian linear regression of returns on features of the
     states, ``w = (Phi' Phi + I)^-1 Phi' y``.
 
-    **With memory**, for updates in steps: the steps of an update are judged by the values of the previous fit, which
-    preserve the whole signal. Then the values are fitted to these steps. The target of ``s_t`` is ``R_t``, the discounted
-    sum of the known rewards, or ``R_t + gamma^k V(s_{t+k})`` with the previous fit V if the episode continues k steps later.
-    Steps of earlier updates count as well, with weights that are multiplied by ``memory`` at each update: only their sums
-    are stored. States are standardised with all states seen so far, so that the features in these sums are alike. The first
-    update has no previous fit and is judged by its own. So is each update with ``fits_first``, for more copies than a fit can
-    memorise: if they are in lockstep, the previous fit knows an earlier moment of the episode only.
-
-    **Without memory**, for whole groups: each update is the first. A step takes part in the fit of its own value, and so
-    does the rest of its episode, whose returns share much of their noise: if a whole episode was lucky, part of its luck is
-    attributed to the value of its states. Returns end with the episode, so the time (the steps left until a time limit) is
-    among the features. States and returns are standardised over the update.
-
     The features of a state with numbers x (standardised) are a constant, x, x^2, and random Fourier features of x ([RFF],
-    approximately a Gaussian kernel), and t, t^2, t^3 of the time. With more than 512 numbers, there are no x^2. The random
-    features, and the projection of states with more than 1,024 numbers, are always the same. The noise has variance 1, all
-    x together 1, all x^2 together about 3, all random features together 2, each power of t 1, and the constant is
-    unregularised: with few steps, values stay closer to the mean. Without memory, these are units of the variance of the
-    returns. The standardised entries of pictures have variance 1 together, but no squares and no random features: their
-    hundreds of entries are already enough to memorise single episodes.
-
-    :param memory: Factor by which the weight of earlier steps is multiplied at each update, up to 1 (all steps count the
-        same). 0: no memory
-    :param fits_first: Judge steps by values that have been fitted to them, too
+    approximately a Gaussian kernel), and, in an :class:`UpdateRegression`, t, t^2, t^3 of the time. With more than 512
+    numbers, there are no x^2. The random features, and the projection of states with more than 1,024 numbers, are always the
+    same. The noise has variance 1, all x together 1, all x^2 together about 3, all random features together 2, each power of
+    t 1, and the constant is unregularised: with few steps, values stay closer to the mean. The standardised entries of
+    pictures have variance 1 together, but no squares and no random features: their hundreds of entries are already enough to
+    memorise single episodes.
     """
 
-    def __init__(self, memory: float = MEMORY, fits_first: bool = False):
-        self.memory = memory
-        self.fits_first = fits_first
+    # Number of rows whose features are in memory at a time
+    _part: ClassVar[int]
+
+    def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as before the first fit."""
         self._met: list[RunningMeanStd] = []  # of numbers and of pictures
-        self._sums: tuple[th.Tensor, th.Tensor] | None = None
         self._weights: th.Tensor | None = None
         self._mean: th.Tensor | float = 0.0
         self._std: th.Tensor | float = 1.0
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The remembered sums, statistics and weights; nothing without memory
+        :return: What later updates depend on
         """
-        if self._sums is None or self._weights is None:
-            return {"met": [], "sums": None, "weights": None}
-        return {"met": self._met, "sums": [each.cpu() for each in self._sums], "weights": self._weights.cpu()}
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
         :param state: The result of ``state_dict``
         """
-        self._met, self._weights = state["met"], state["weights"]
-        self._sums = None if state["sums"] is None else (state["sums"][0], state["sums"][1])
 
     @property
     def is_fitted(self) -> bool:
         """Whether the regression has been fitted, so that it can predict values."""
         return self._weights is not None
 
-    @th.no_grad()
     def update(self, state_features: FeatureFunction, batch: GroupBatch, gamma: float) -> StepValues | None:
         """
         Value the states of an update, and fit the regression to them.
@@ -196,63 +174,7 @@ class ValueRegression:
         :return: The values; ``None`` if nothing was fitted: all rewards are equal and no episode has ended, or they are zero
             and always have been
         """
-        if self.memory == 0.0:
-            self.forget()
-        is_first = not self.is_fitted
-        n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
-        steps = batch.flatten(batch.rewards)
-        if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and is_first)):
-            # All actions led to the same result: residuals would only be the error of the regression. But zeros are a signal
-            # for values that expect a reward
-            return None
-        states, continuation = _states(state_features, batch), _continuation(state_features, batch, gamma)
-        returns = discounted_returns_to_go(batch.rewards, batch.mask, gamma)
-        # The time limit also counts the steps before a start in mid-episode
-        time = None if self.memory > 0.0 else batch.time + batch.elapsed.flatten()[batch.episode]
-
-        fits_first = is_first or self.fits_first
-        if fits_first:
-            targets = self.fit(states, batch.flatten(returns), continuation, time)
-        values, last = self.predict(states, time), th.zeros_like(batch.lengths, dtype=th.float64)
-        if continuation is not None:
-            last.view(-1)[batch.going_on] = self.predict(continuation.states)
-        if not fits_first:
-            targets = self.fit(states, batch.flatten(returns), continuation, time)
-        # If all members have the same return, the residuals of a fit to these members are only its error
-        return StepValues(values, last, targets, live_groups(returns[..., 0]) if self.memory == 0.0 else None)
-
-    def fit(
-        self,
-        states: StateFeatures,
-        returns: th.Tensor,
-        continuation: Continuation | None = None,
-        time: th.Tensor | None = None,
-    ) -> th.Tensor:
-        """
-        :param states: N states
-        :param returns: (N,) discounted returns of the known rewards from each state on
-        :param continuation: How they go on, ``None`` if all of them are complete
-        :param time: (N,) index of each step in its episode, to be among the features
-        :return: (N,) the regression targets
-        """
-        is_first = not self.is_fitted
-        targets = self._targets(returns, continuation)  # before the standardisation of the features changes
-        if not self._met:
-            self._met = [RunningMeanStd(0.0, (inputs.shape[1],)) for inputs in states]
-        for met, inputs in zip(self._met, states, strict=True):
-            if inputs.shape[1] > 0:
-                # Differences between the moments of many updates need double precision
-                std = (inputs.double() if self.memory > 0.0 else inputs).std(0, correction=0).double()
-                mean = inputs.mean(0, dtype=th.float64)
-                met.update_from_moments(mean.cpu().numpy(), std.square().cpu().numpy(), len(inputs))
-        features = _features(states, self._met, time)
-        sums = self._solve(features, targets)
-        for _ in range(2 if is_first and continuation is not None else 0):
-            # At first, more fits make up for the missing earlier ones
-            targets = self._targets(returns, continuation)
-            sums = self._solve(features, targets)
-        self._sums = sums if self.memory > 0.0 else None
-        return targets
+        raise NotImplementedError
 
     def predict(self, states: StateFeatures, time: th.Tensor | None = None) -> th.Tensor:
         """
@@ -267,6 +189,175 @@ class ValueRegression:
         values = th.cat([features(rows).to(weights.dtype) @ weights for rows in self._parts(len(states.numbers))])
         return values.double() * self._std + self._mean
 
+    def _says_nothing(self, batch: GroupBatch) -> bool:
+        # If all actions led to the same result, residuals would only be the error of the regression. But zeros are a signal
+        # for values that expect a reward
+        n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
+        steps = batch.flatten(batch.rewards)
+        return bool((steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and not self.is_fitted)))
+
+    def _meet(self, states: StateFeatures, precision: th.dtype) -> None:
+        """
+        :param states: N states, with which features are standardised from now on
+        :param precision: That of their standard deviation
+        """
+        if not self._met:
+            self._met = [RunningMeanStd(0.0, (inputs.shape[1],)) for inputs in states]
+        for met, inputs in zip(self._met, states, strict=True):
+            if inputs.shape[1] > 0:
+                std, mean = inputs.to(precision).std(0, correction=0).double(), inputs.mean(0, dtype=th.float64)
+                met.update_from_moments(mean.cpu().numpy(), std.square().cpu().numpy(), len(inputs))
+
+    def _sum(self, features: Callable[[slice], th.Tensor], targets: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param features: Maps rows to their features Phi
+        :param targets: (N,) the regression targets y
+        :return: ``Phi' Phi`` and ``Phi' y``, summed over these steps
+        """
+        # The rounding errors of single precision grow with the number of rows, the contribution of the prior does not
+        precision = th.float32 if len(targets) <= _MANY_ROWS else th.float64
+        gram = moment = targets.new_zeros((), dtype=th.float64)
+        for rows in self._parts(len(targets)):
+            phi = features(rows).to(precision)
+            gram = gram + (phi.T @ phi).double()
+            moment = moment + (phi.T.to(targets.dtype) @ targets[rows]).double()
+        return gram, moment
+
+    def _solve(self, gram: th.Tensor, moment: th.Tensor, dtype: th.dtype) -> None:
+        """
+        Compute the weights.
+
+        :param gram: ``Phi' Phi``
+        :param moment: ``Phi' y``
+        :param dtype: Type of the weights
+        """
+        prior = th.ones_like(moment)
+        prior[0] = 1e-6  # the constant is unregularised
+        factor = th.linalg.cholesky(gram + prior.diag())
+        self._weights = th.cholesky_solve(moment[:, None], factor)[:, 0].to(dtype)
+
+    def _parts(self, n_rows: int) -> list[slice]:
+        """
+        :param n_rows: Number of steps
+        :return: Their rows, in parts whose features are in memory at a time
+        """
+        return [slice(begin, begin + self._part) for begin in range(0, max(n_rows, 1), self._part)]
+
+
+class UpdateRegression(ValueRegression):
+    """
+    A regression for whole groups, fitted anew to each update, which it judges. A step takes part in the fit of its own value,
+    and so does the rest of its episode, whose returns share much of their noise: if a whole episode was lucky, part of its
+    luck is attributed to the value of its states. Returns end with the episode, so the time (the steps left until a time
+    limit) is among the features. States and returns are standardised over the update: variances are in units of that of the
+    returns.
+    """
+
+    _part = 256  # groups may be of any length
+
+    @th.no_grad()
+    def update(self, state_features: FeatureFunction, batch: GroupBatch, gamma: float) -> StepValues | None:
+        self.forget()
+        if self._says_nothing(batch):
+            return None
+        states, returns = _states(state_features, batch), discounted_returns_to_go(batch.rewards, batch.mask, gamma)
+        # The time limit also counts the steps before a start in mid-episode
+        time = batch.time + batch.elapsed.flatten()[batch.episode]
+        targets = batch.flatten(returns).double()
+        self.fit(states, targets, time)
+        values, last = self.predict(states, time), th.zeros_like(batch.lengths, dtype=th.float64)
+        # If all members have the same return, the residuals are only the error of the regression
+        return StepValues(values, last, targets, live_groups(returns[..., 0]))
+
+    def fit(self, states: StateFeatures, returns: th.Tensor, time: th.Tensor) -> None:
+        """
+        :param states: N states
+        :param returns: (N,) discounted returns from each state on
+        :param time: (N,) index of each step in its episode
+        """
+        self.forget()
+        self._meet(states, states.numbers.dtype)
+        returns = returns.double()
+        self._mean, self._std = returns.mean(), returns.std(correction=0) + 1e-8
+        targets = ((returns - self._mean) / self._std).float()
+        self._solve(*self._sum(_features(states, self._met, time), targets), targets.dtype)
+
+
+class RunningRegression(ValueRegression):
+    """
+    A regression for updates in steps, with memory: the steps of an update are judged by the values of the previous fit, which
+    preserve the whole signal. Then the values are fitted to these steps. The target of ``s_t`` is ``R_t``, the discounted
+    sum of the known rewards, or ``R_t + gamma^k V(s_{t+k})`` with the previous fit V if the episode continues k steps later.
+    Steps of earlier updates count as well, with weights that are multiplied by ``memory`` at each update: only their sums
+    are stored. States are standardised with all states seen so far, so that the features in these sums are alike. The first
+    update has no previous fit and is judged by its own. So is each update with ``fits_first``, for more copies than a fit can
+    memorise: if they are in lockstep, the previous fit knows an earlier moment of the episode only.
+
+    :param memory: Factor by which the weight of earlier steps is multiplied at each update, up to 1 (all steps count the same)
+    :param fits_first: Judge steps by values that have been fitted to them, too
+    """
+
+    _part = _MANY_ROWS
+
+    def __init__(self, memory: float = MEMORY, fits_first: bool = False):
+        self.memory = memory
+        self.fits_first = fits_first
+        super().__init__()
+
+    def forget(self) -> None:
+        super().forget()
+        self._sums: tuple[th.Tensor, th.Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._sums is None or self._weights is None:
+            return {"met": [], "sums": None, "weights": None}
+        return {"met": self._met, "sums": [each.cpu() for each in self._sums], "weights": self._weights.cpu()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._met, self._weights = state["met"], state["weights"]
+        self._sums = None if state["sums"] is None else (state["sums"][0], state["sums"][1])
+
+    @th.no_grad()
+    def update(self, state_features: FeatureFunction, batch: GroupBatch, gamma: float) -> StepValues | None:
+        if self._says_nothing(batch):
+            return None
+        states, continuation = _states(state_features, batch), _continuation(state_features, batch, gamma)
+        returns = batch.flatten(discounted_returns_to_go(batch.rewards, batch.mask, gamma))
+        fits_first = self.fits_first or not self.is_fitted
+        if fits_first:
+            targets = self.fit(states, returns, continuation)
+        values, last = self.predict(states), th.zeros_like(batch.lengths, dtype=th.float64)
+        if continuation is not None:
+            last.view(-1)[batch.going_on] = self.predict(continuation.states)
+        if not fits_first:
+            targets = self.fit(states, returns, continuation)
+        return StepValues(values, last, targets, None)
+
+    def fit(self, states: StateFeatures, returns: th.Tensor, continuation: Continuation | None = None) -> th.Tensor:
+        """
+        :param states: N states
+        :param returns: (N,) discounted returns of the known rewards from each state on
+        :param continuation: How they go on, ``None`` if all of them are complete
+        :return: (N,) the regression targets
+        """
+        # At first, more fits make up for the missing earlier ones
+        n_fits = 3 if continuation is not None and not self.is_fitted else 1
+        targets = self._targets(returns, continuation)  # before the standardisation of the features changes
+        # Differences between the moments of many updates need double precision
+        self._meet(states, th.float64)
+        features = _features(states, self._met, None)
+        for number in range(n_fits):
+            if number > 0:
+                targets = self._targets(returns, continuation)
+            gram, moment = self._sum(features, targets)
+            if self._sums is not None:
+                # Loaded from a checkpoint, they are on the host
+                old_gram, old_moment = (each.to(gram.device) for each in self._sums)
+                gram, moment = gram + self.memory * old_gram, moment + self.memory * old_moment
+            self._solve(gram, moment, targets.dtype)
+        self._sums = gram, moment
+        return targets
+
     def _targets(self, returns: th.Tensor, continuation: Continuation | None) -> th.Tensor:
         """
         :param returns: (N,) see ``fit``
@@ -277,42 +368,6 @@ class ValueRegression:
             return returns.double()
         after = th.cat([self.predict(continuation.states), returns.new_zeros(1)])
         return returns + continuation.discounts * after[continuation.of_step]
-
-    def _solve(self, features: Callable[[slice], th.Tensor], targets: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        """
-        Compute the weights.
-
-        :param features: Maps rows to their features Phi
-        :param targets: (N,) the regression targets y, in double precision
-        :return: ``Phi' Phi`` and ``Phi' y``, summed over these steps and, with their weights, over earlier ones
-        """
-        if self.memory == 0.0:
-            self._mean, self._std = targets.mean(), targets.std(correction=0) + 1e-8
-            targets = ((targets - self._mean) / self._std).float()
-        # The rounding errors of single precision grow with the number of rows, the contribution of the prior does not
-        precision = th.float32 if len(targets) <= _MANY_ROWS else th.float64
-        gram = moment = targets.new_zeros((), dtype=th.float64)
-        for rows in self._parts(len(targets)):
-            phi = features(rows).to(precision)
-            gram = gram + (phi.T @ phi).double()
-            moment = moment + (phi.T.to(targets.dtype) @ targets[rows]).double()
-        if self._sums is not None:
-            # Loaded from a checkpoint, they are on the host
-            old_gram, old_moment = (each.to(gram.device) for each in self._sums)
-            gram, moment = gram + self.memory * old_gram, moment + self.memory * old_moment
-        prior = th.ones_like(moment)
-        prior[0] = 1e-6  # the constant is unregularised
-        factor = th.linalg.cholesky(gram + prior.diag())
-        self._weights = th.cholesky_solve(moment[:, None], factor)[:, 0].to(targets.dtype)
-        return gram, moment
-
-    def _parts(self, n_rows: int) -> list[slice]:
-        """
-        :param n_rows: Number of steps
-        :return: Their rows, in parts whose features are in memory at a time: small ones for whole groups of any length
-        """
-        size = _MANY_ROWS if self.memory > 0.0 else 256
-        return [slice(begin, begin + size) for begin in range(0, max(n_rows, 1), size)]
 
 
 def _features(states: StateFeatures, met: list[RunningMeanStd], time: th.Tensor | None) -> Callable[[slice], th.Tensor]:

@@ -36,7 +36,15 @@ from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.saved_algorithm import check_algorithm
-from sb3_grpo.common.values import MEMORY, MEMORY_OF_IMAGES, StepValues, ValueRegression, r_squared
+from sb3_grpo.common.values import (
+    MEMORY,
+    MEMORY_OF_IMAGES,
+    RunningRegression,
+    StepValues,
+    UpdateRegression,
+    ValueRegression,
+    r_squared,
+)
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
@@ -140,7 +148,7 @@ class GRPO(OnGroupAlgorithm):
         with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
-        see :class:`ValueRegression`), compared with their mean over all steps of the group.
+        see :class:`RunningRegression`), compared with their mean over all steps of the group.
         ``"auto"``: ``"gae"``; for ``TokenPolicy`` ``"return_to_go"``, for ``CausalLMPolicy`` ``"outcome"``.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
@@ -349,9 +357,10 @@ class GRPO(OnGroupAlgorithm):
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
-        # Whole groups are judged by a fit of their own
         memory = MEMORY_OF_IMAGES if self.policy.reads_images else MEMORY
-        self.value_regression = ValueRegression(0.0 if self.n_steps is None else memory, self._has_many_copies)
+        self.value_regression: ValueRegression = (
+            UpdateRegression() if self.n_steps is None else RunningRegression(memory, self._has_many_copies)
+        )
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
 
     def _make_reference(self) -> Reference:

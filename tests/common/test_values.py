@@ -15,7 +15,14 @@ from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import values as values_module
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
 from sb3_grpo.common.losses import clipped_surrogate
-from sb3_grpo.common.values import Continuation, StateFeatures, ValueRegression, image_features, r_squared
+from sb3_grpo.common.values import (
+    Continuation,
+    RunningRegression,
+    StateFeatures,
+    UpdateRegression,
+    image_features,
+    r_squared,
+)
 from sb3_grpo.envs import VerifierTextVecEnv
 
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -28,7 +35,7 @@ def unexplained(truth: th.Tensor, values: th.Tensor) -> float:
 def fitted_values(x: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor | None = None) -> th.Tensor:
     """The values of an update of whole groups."""
     states = StateFeatures(x, x[:, :0] if pictures is None else pictures)
-    regression = ValueRegression(memory=0.0)
+    regression = UpdateRegression()
     regression.fit(states, returns, time=time)
     return regression.predict(states, time)
 
@@ -120,7 +127,7 @@ def test_boards_as_numbers() -> None:
     boards = (th.rand(8000, 700, generator=generator) < 0.05).float()
     shares = th.randn(700, dtype=th.float64, generator=generator)
     truth = boards.double() @ shares
-    regression = ValueRegression()
+    regression = RunningRegression()
     seen, unseen = (StateFeatures(part, part[:, :0]) for part in boards.split(6000))
     regression.fit(seen, truth[:6000])
     assert unexplained(truth[6000:], regression.predict(unseen)) < 0.2
@@ -163,7 +170,7 @@ def test_values_do_not_depend_on_the_parts_nor_on_random_numbers(monkeypatch: py
     values = fitted_values(x, time, returns)
     assert th.equal(th.get_rng_state(), before)
     parts = [slice(begin, begin + 7) for begin in range(0, 100, 7)]
-    monkeypatch.setattr(ValueRegression, "_parts", lambda self, n_rows: parts)
+    monkeypatch.setattr(UpdateRegression, "_parts", lambda self, n_rows: parts)
     th.testing.assert_close(fitted_values(x, time, returns), values, rtol=1e-4, atol=1e-4)
 
 
@@ -208,7 +215,7 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     assert padded.abs().sum() > 0
     assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
-    values = ValueRegression(memory=0.0).update(model.policy.state_features, batch, 0.99)
+    values = UpdateRegression().update(model.policy.state_features, batch, 0.99)
     assert values is not None
     assert r_squared(values.of_steps, values.targets) == model.logger.name_to_value["train/regression_r2"]
     expected = group_advantages(values.residuals(batch, 0.99), batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
@@ -243,14 +250,14 @@ def test_all_observations_are_states(
     policy: str, space: spaces.Space, n_numbers: int, n_pixels: int, monkeypatch: Any
 ) -> None:
     fitted: list[tuple[int, ...]] = []
-    original = ValueRegression.fit
+    original = UpdateRegression.fit
 
-    def fit(self: ValueRegression, states: StateFeatures, returns: th.Tensor, *args: Any) -> th.Tensor:
+    def fit(self: UpdateRegression, states: StateFeatures, returns: th.Tensor, *args: Any) -> None:
         fitted.append((states.numbers.shape[1], states.pictures.shape[1]))
         assert len(states.numbers) == len(states.pictures) == len(returns)
-        return original(self, states, returns, *args)
+        original(self, states, returns, *args)
 
-    monkeypatch.setattr(ValueRegression, "fit", fit)
+    monkeypatch.setattr(UpdateRegression, "fit", fit)
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
     model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     assert fitted == [(n_numbers, n_pixels)]
@@ -274,7 +281,7 @@ def fit_by_hand(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
 def test_a_regression_with_memory_is_one_of_all_steps_with_falling_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     batches = [(rng.normal(size=50), rng.normal(size=50)) for _ in range(3)]
-    regression = ValueRegression(memory=0.5)
+    regression = RunningRegression(memory=0.5)
 
     def features(states: StateFeatures, *args: Any) -> Any:
         """One linear feature: the state as it is."""
@@ -293,7 +300,7 @@ def test_a_regression_with_memory_is_one_of_all_steps_with_falling_weights(monke
 
 def test_returns_that_break_off_go_on_with_the_values_before() -> None:
     """A state that pays 1 and goes on for ever: each fit adds as many steps as an update sees."""
-    regression = ValueRegression()
+    regression = RunningRegression()
     here = StateFeatures(th.zeros(100, 1), th.empty(100, 0))
     returns, discounts = th.full((100,), 1.0).double(), th.full((100,), 0.5).double()
     goes_on = Continuation(StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.zeros(100, dtype=th.long), discounts)
@@ -310,7 +317,7 @@ def test_returns_that_break_off_go_on_with_the_values_before() -> None:
 
 def test_values_are_of_the_same_features_in_every_fit() -> None:
     """States far from those of the first fit: the sums of both are of one standardisation for each, and values stay right."""
-    regression, generator = ValueRegression(), th.Generator().manual_seed(0)
+    regression, generator = RunningRegression(), th.Generator().manual_seed(0)
     for n_fit in range(12):
         x = th.randn(1000, 3, generator=generator) * 5 + min(n_fit, 3)
         truth = x[:, 0].double() + 0.2 * x[:, 1].double() ** 2
@@ -319,7 +326,7 @@ def test_values_are_of_the_same_features_in_every_fit() -> None:
 
 
 def test_values_of_pictures_and_of_numbers_beside_them() -> None:
-    regression, generator = ValueRegression(), th.Generator().manual_seed(0)
+    regression, generator = RunningRegression(), th.Generator().manual_seed(0)
     numbers, pictures = th.randn(1000, 2, generator=generator), th.randn(1000, 50, generator=generator)
     truth = (numbers[:, 0] ** 2 + pictures[:, 7]).double()
     states = StateFeatures(numbers, pictures)
@@ -330,14 +337,14 @@ def test_values_of_pictures_and_of_numbers_beside_them() -> None:
 def test_many_steps_in_alike_states() -> None:
     """Rounding errors of sums in single precision would be larger than what keeps them positive definite."""
     n_steps = 2**17
-    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression()
+    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), RunningRegression()
     regression.fit(here, th.arange(n_steps).double())
     values = regression.predict(here)
     assert len(values) == n_steps and values.unique().tolist() == pytest.approx([(n_steps - 1) / 2], rel=1e-9)
 
 
 def test_there_are_no_values_before_the_first_fit() -> None:
-    regression = ValueRegression()
+    regression = RunningRegression()
     assert not regression.is_fitted
     with pytest.raises(ValueError, match="no values before the first fit"):
         regression.predict(StateFeatures(th.zeros(2, 1), th.empty(2, 0)))

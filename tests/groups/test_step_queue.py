@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of, parameters_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.common.values import ValueRegression
+from sb3_grpo.common.values import RunningRegression
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups import collector
 
@@ -167,16 +167,16 @@ def test_members_that_have_ended_before_are_not_in_an_update() -> None:
 
 def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[tuple[Any, ...]] = []
-    original = ValueRegression.fit
+    original = RunningRegression.fit
 
-    def noted(self: ValueRegression, *args: Any) -> th.Tensor:
+    def noted(self: RunningRegression, *args: Any) -> th.Tensor:
         fits.append(args)
         return original(self, *args)
 
-    monkeypatch.setattr(ValueRegression, "fit", noted)
+    monkeypatch.setattr(RunningRegression, "fit", noted)
     seen = Batches()
     make_model(env_kwargs={"length": 10}, n_envs=2, group_size=2, n_steps=16, gamma=0.5).learn(32, callback=seen)
-    ((_, returns, (next_states, ends, discounts), _),) = fits
+    ((_, returns, (next_states, ends, discounts)),) = fits
     # Two episodes that have ended after ten steps, and two that go on after six
     assert next_states.numbers[:, 1].tolist() == [6, 6]
     assert ends.tolist() == [-1] * 20 + [0] * 6 + [1] * 6

@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 from toy_envs import TINY, ToyEnv
 
-from sb3_grpo.common.values import ValueRegression
+from sb3_grpo.common.values import UpdateRegression
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import HardPrompts
 from sb3_grpo.groups import samplers
@@ -89,13 +89,13 @@ def test_branches_are_not_reported() -> None:
 def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 
-    original = ValueRegression.fit
+    original = UpdateRegression.fit
 
-    def fit(self: ValueRegression, states: Any, returns: th.Tensor, continuation: Any, time: th.Tensor) -> th.Tensor:
+    def fit(self: UpdateRegression, states: Any, returns: th.Tensor, time: th.Tensor) -> None:
         last.append(int(time.max()))
-        return original(self, states, returns, continuation, time)
+        original(self, states, returns, time)
 
-    monkeypatch.setattr(ValueRegression, "fit", fit)
+    monkeypatch.setattr(UpdateRegression, "fit", fit)
     env = make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20})
     learn(env, 2000, n_groups=1, start_sampler=VisitedStates(1.0))
     assert set(last) == {19} and len(last) > 10
