@@ -50,12 +50,9 @@ class VerifierTextEnv(TextEpisodes, gym.Env):
         :param action: The next token
         :return: Observation, reward, terminated, truncated, and an info that has the verdict if the episode has ended
         """
-        endings = self._write(np.asarray([action]))
-        observation = self._tokens[0].copy()
-        if not endings:
-            return observation, 0.0, False, False, {}
-        reward, truncated, info = endings[0]
-        return observation, reward, not truncated, truncated, info
+        rewards, endings = self._write(np.asarray([action]))
+        truncated, info = endings.get(0, (False, {}))
+        return self._tokens[0].copy(), float(rewards[0]), bool(endings) and not truncated, truncated, info
 
     def render(self) -> str | None:
         """

@@ -65,6 +65,7 @@ class TextEpisodes:
         self._n_tokens = np.zeros(n_copies, np.int64)
         self._turn_starts = np.zeros(n_copies, np.int64)  # position of the first token of the current answer
         self._n_given = np.zeros(n_copies, np.int64)  # tokens written by the agent in this episode
+        self._returns = np.zeros(n_copies)  # sums of the rewards in this episode
         self._exchanges: list[Exchange] = [None] * n_copies  # type: ignore[list-item]
         self._rows = np.arange(n_copies)
         # Whether all copies have an episode in progress. Set by the environment when it has begun those that it needs
@@ -96,7 +97,7 @@ class TextEpisodes:
         self._exchanges[idx] = Exchange(encoded, [])
         self._tokens[idx] = encoded.row
         self._n_tokens[idx] = self._turn_starts[idx] = encoded.n_tokens
-        self._n_given[idx] = 0
+        self._n_given[idx] = self._returns[idx] = 0
         return {"prompt": encoded.item.prompt, "item": encoded.index}
 
     def _check_in_progress(self) -> None:
@@ -106,13 +107,13 @@ class TextEpisodes:
                 "that goes on with this environment does so after model.set_env(env))"
             )
 
-    def _write(self, actions: np.ndarray) -> dict[int, tuple[float, bool, dict[str, Any]]]:
+    def _write(self, actions: np.ndarray) -> tuple[np.ndarray, dict[int, tuple[bool, dict[str, Any]]]]:
         """
         Append a token to each text.
 
         :param actions: (N,) tokens
-        :return: For each copy whose episode has ended, in order: the reward of the last step, whether the episode was
-            truncated, not terminated, and the info of the last step
+        :return: (N,) rewards; for each copy whose episode has ended, in order: whether it was truncated, not terminated, and
+            the info of the last step
         """
         self._check_in_progress()
         n_copies, vocab_size = len(self._rows), self.rules.tokenizer.vocab_size
@@ -133,7 +134,13 @@ class TextEpisodes:
         if has_end.any():
             verdicts.update(self._end_answers(np.flatnonzero(has_end).tolist()))
         self._in_progress = not verdicts
-        return {idx: self._end(idx, verdicts[idx]) for idx in sorted(verdicts)}
+        rewards, endings = np.zeros(n_copies), {}
+        for idx in sorted(verdicts):
+            reward, truncated, info = self._end(idx, verdicts[idx])
+            rewards[idx] += reward
+            endings[idx] = truncated, info
+        self._returns += rewards
+        return rewards, endings
 
     def _end_answers(self, copies: list[int]) -> dict[int, Verdict | None]:
         """
@@ -179,7 +186,7 @@ class TextEpisodes:
         """
         :param idx: Index of a copy whose episode has ended
         :param verdict: The verdict on its answer, None if the answer is not complete
-        :return: See ``_write``
+        :return: The reward for it, whether the episode was truncated, and the info of the last step
         """
         exchange, rules = self._exchanges[idx], self.rules
         item = exchange.encoded.item
@@ -222,6 +229,7 @@ class TextEpisodes:
             "n_reply_tokens": exchange.n_reply_tokens,
             "tokens": self._tokens[idx, : self._n_tokens[idx]].copy(),
             "n_given": int(self._n_given[idx]),
+            "return": float(self._returns[idx]),
             "ended": not self._in_progress,
         }
 
@@ -250,3 +258,4 @@ class TextEpisodes:
         self._tokens[idx] = PAD
         self._tokens[idx, :n_tokens] = state["tokens"]
         self._n_tokens[idx], self._turn_starts[idx], self._n_given[idx] = n_tokens, state["turn_start"], state["n_given"]
+        self._returns[idx] = state["return"]

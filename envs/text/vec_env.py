@@ -70,21 +70,21 @@ class VerifierTextVecEnv(TextEpisodes, VecEnv):
         """
         :return: Observations, rewards, dones, infos
         """
-        endings = self._write(self._actions)
-        rewards, dones = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, bool)
+        rewards, endings = self._write(self._actions)
+        dones = np.zeros(self.num_envs, bool)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         seconds = round(time.time() - self._t_start, 6)
-        for idx, (reward, truncated, info) in endings.items():
-            rewards[idx], dones[idx] = reward, True
+        for idx, (truncated, info) in endings.items():
+            dones[idx] = True
             infos[idx] = {
                 **info,
                 "TimeLimit.truncated": truncated,
                 "terminal_observation": self._tokens[idx].copy(),
-                "episode": {"r": round(reward, 6), "l": int(self._n_given[idx]), "t": seconds},
+                "episode": {"r": round(float(self._returns[idx]), 6), "l": int(self._n_given[idx]), "t": seconds},
             }
             self._begin_next(idx)
         self._in_progress = True
-        return self._tokens.copy(), rewards, dones, infos
+        return self._tokens.copy(), rewards.astype(np.float32), dones, infos
 
     def reset(self) -> np.ndarray:
         """
