@@ -258,11 +258,9 @@ class Run:
         args.output = make_output(args.output, Path("runs", args.algo), name)
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
         used = known_settings(algorithm) | settings
-        # The values that "auto" resolved to, and the defaults of the policy
-        chosen = {name for name in model.policy_class.default_arguments({}) if settings.get(name) is None}
-        used |= {name: getattr(model, name) for name, value in used.items() if name in chosen or value == "auto"}
-        if model.default_policy_kwargs:
-            used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
+        # What was chosen where nothing was given; not the functions that given schedules have become
+        left = {name for name in used if settings.get(name) is None or settings[name] == "auto"}
+        used |= {name: value for name, value in model.settings.items() if name in left or name == "policy_kwargs"}
         machine = {**describe_machine(), "device": str(model.device)}
         command = shlex.join(["sb3-grpo", *args.argv])
         policy_name = type(model.policy).__name__

@@ -10,13 +10,15 @@ from typing import Any, ParamSpec, TypeVar
 from gymnasium.vector import VectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import KINDS, SCALES
 from sb3_grpo.common.kl import KL_ESTIMATORS
 from sb3_grpo.common.losses import LOSS_WEIGHTS, POLICY_LOSSES
-from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
+from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, has_own_extractor
+from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.atari import make_atari_group_env, maker_of
 from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
@@ -43,8 +45,10 @@ REFUSED_ARGUMENTS = {
 }
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}
-# Default number of groups per update, if whole groups are needed
+# Default size of an update: the number of groups, if whole ones are needed; the steps over all copies; the share of all steps
+# so far, used instead once it is larger; and its maximum
 GROUPS_PER_UPDATE = 4
+STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
 # Values of the arguments with which each step is judged on its own
 PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
 
@@ -238,6 +242,46 @@ def judges_whole_episodes(model: Any) -> str | None:
         if value != per_step:
             return f"{name}={name_of(value) if callable(value) else repr(value)}"
     return None
+
+
+def resolve(model: Any) -> dict[str, Any]:
+    """
+    Check each argument of an algorithm, and choose those that were left at ``None`` or ``"auto"``: by the policy, by others of
+    them, and by the number of copies.
+
+    :param model: The algorithm
+    :return: What was chosen
+    :raises ValueError: if an argument is invalid
+    """
+    check_policy(model.policy_class, model.policy_aliases)
+    vars(model).update(check_arguments({name: getattr(model, name) for name in ARGUMENTS if hasattr(model, name)}))
+
+    chosen: dict[str, Any] = {}
+
+    def choose(name: str, value: Any) -> None:
+        if getattr(model, name) is None or getattr(model, name) == "auto":
+            chosen[name] = value
+            setattr(model, name, value)
+
+    for name, value in model.policy_class.default_arguments(model.policy_kwargs).items():
+        choose(name, value)
+    extractor = model.policy_kwargs.get("features_extractor_class", NatureCNN)
+    is_plain = model.policy_class is ActorCnnPolicy and extractor is NatureCNN
+    # Returns train the convolutions, as the critic's loss does in PPO
+    choose("vf_coef", 0.5 if is_plain and model.advantage == "gae" else 0.0)
+    is_per_step = model.advantage == "gae" and model.ratio_level == "step"
+    choose("loss_average", "step" if is_per_step else "episode")
+    steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // model.n_envs)
+    if model.n_steps is None and model.n_groups is None and not hasattr(model, "policy"):
+        if judges_whole_episodes(model) is None:
+            choose("n_steps", steps_per_copy)
+            model.default_n_steps = steps_per_copy
+        else:
+            choose("n_groups", GROUPS_PER_UPDATE)
+    elif model.n_steps is not None and model.n_steps == model.default_n_steps:
+        # A loaded model, perhaps with a different number of copies
+        model.n_steps = model.default_n_steps = steps_per_copy
+    return chosen
 
 
 def check_together(model: Any) -> None:

@@ -3,8 +3,9 @@
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -13,16 +14,21 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.arguments import (
     ARGUMENTS,
     LEARN_ARGUMENTS,
+    MAX_STEPS_PER_UPDATE,
+    SHARE_PER_UPDATE,
+    STEPS_PER_UPDATE,
     check_arguments,
     check_env,
     check_policy,
     check_together,
     refuse_arguments,
+    resolve,
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
@@ -47,9 +53,6 @@ from sb3_grpo.utils.vec_envs import copied
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
-# Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and its
-# maximum
-STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
 # Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout
 MAX_DIST_INPUTS_BYTES = 2**22
 # With max_sampling_rounds=None: give up after this many steps of a rollout without a live group
@@ -171,27 +174,20 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
-    def _check_each_argument(self) -> None:
-        """
-        Replace ``None`` and ``"auto"`` by the default of the policy.
-
-        :raises ValueError: if an argument is invalid
-        """
-        check_policy(self.policy_class, self.policy_aliases)
-        kept = {name: getattr(self, name) for name in ARGUMENTS if hasattr(self, name)}
-        for name, value in check_arguments(kept).items():
-            setattr(self, name, value)
-        for name, value in self.policy_class.default_arguments(self.policy_kwargs).items():
-            if getattr(self, name) is None or getattr(self, name) == "auto":
-                setattr(self, name, value)
-
-    def _choose_arguments(self) -> None:
-        """Choose the arguments that the user did not set."""
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments in use: those that were given, and what was chosen where none were."""
+        values = {name: getattr(self, name) for name in ARGUMENTS if hasattr(self, name)}
+        for name, value in values.items():
+            if isinstance(value, FloatSchedule) and isinstance(value.value_schedule, ConstantSchedule):
+                values[name] = value.value_schedule.val
+        return MappingProxyType({**values, "policy_kwargs": {**self.default_policy_kwargs, **self.policy_kwargs}})
 
     def _setup_model(self) -> None:
-        self._check_each_argument()
-        self._choose_arguments()
+        chosen = resolve(self)
         check_together(self)
+        if chosen and self.verbose >= 1:
+            print(f"Defaults: {', '.join(f'{name}={value!r}' for name, value in chosen.items())}")
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
         seed = self.seed
@@ -334,7 +330,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        self._check_each_argument()
+        resolve(self)
         check_together(self)
         if self.env is None:
             name = type(self).__name__

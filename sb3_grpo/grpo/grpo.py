@@ -6,16 +6,13 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import GymEnv, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, discounted_returns_to_go, group_advantages
 from sb3_grpo.common.arguments import (
-    GROUPS_PER_UPDATE,
     REFUSED_ARGUMENTS,
-    judges_whole_episodes,
     refuse_arguments,
 )
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
@@ -30,8 +27,8 @@ from sb3_grpo.common.losses import (
     step_weights,
     weighted_fractions,
 )
-from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, draw_head
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.policies import ActorPolicy, draw_head
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
@@ -45,7 +42,6 @@ from sb3_grpo.common.values import (
     ValueRegression,
     r_squared,
 )
-from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo.policies import POLICIES
@@ -333,24 +329,6 @@ class GRPO(OnGroupAlgorithm):
         # Not in _setup_model, which load() calls as well: a model keeps the settings it was created with
         if _init_setup_model:
             self._create()
-
-    def _choose_arguments(self) -> None:
-        if self.loss_average == "auto":
-            self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
-        if self.vf_coef is None:
-            extractor = self.policy_kwargs.get("features_extractor_class", NatureCNN)
-            is_plain = self.policy_class is ActorCnnPolicy and extractor is NatureCNN
-            # Returns train the convolutions, as the critic's loss does in PPO
-            self.vf_coef = 0.5 if is_plain and self.advantage == "gae" else 0.0
-        steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // self.n_envs)
-        if self.n_groups is None and self.n_steps is None:
-            if judges_whole_episodes(self) is None:
-                self.n_steps = self.default_n_steps = steps_per_copy
-            else:
-                self.n_groups = GROUPS_PER_UPDATE
-        elif self.n_steps is not None and self.n_steps == self.default_n_steps:
-            # A loaded model, perhaps with a different number of copies
-            self.n_steps = self.default_n_steps = steps_per_copy
 
     def _setup_model(self) -> None:
         super()._setup_model()

@@ -65,7 +65,7 @@ class Built(NamedTuple):
         defaults = default_settings(type(self.model))
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
         # The values that "auto" has become and the defaults of the policy, but not the functions that schedules have become
-        chosen = {name for name in ActorPolicy.default_arguments({}) if name not in self.entry}
+        chosen = {name for name in (*ActorPolicy.default_arguments({}), "vf_coef") if name not in self.entry}
         used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str) or name in chosen}
         # A custom function stays "module.function": what it has become has another address in each process
         used = {name: value for name, value in used.items() if name not in self.entry or not callable(value)}
