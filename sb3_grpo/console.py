@@ -15,7 +15,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.groups.faults import EnvironmentFault
-from sb3_grpo.starts.start_queue import importable_id
+from sb3_grpo.starts.group_env import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}

@@ -9,7 +9,7 @@ from digit_texts import LENGTH, Digits
 from gymnasium import spaces
 
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.tokens import PAD, TokenSpace
 

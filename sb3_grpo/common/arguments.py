@@ -21,7 +21,7 @@ from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, has_own_extrac
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.atari import make_atari_group_env, maker_of
-from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
+from sb3_grpo.starts.group_env import MAX_SEED, refuse_frame_stack
 from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import name_of
 from sb3_grpo.utils.vec_envs import spec_of

@@ -32,10 +32,11 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
     ActorPolicy,
-    fuse_adam,
     has_own_extractor,
+    why_not_for_images,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
@@ -219,7 +220,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 f"Only the layers pi of net_arch={net_arch} are used, as there is no critic network: write "
                 "net_arch=dict(pi=[...])."
             )
-        for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
+        images = None if self.policy.reads_texts else why_not_for_images(self.policy)
+        for problem in (None if self.env is None else why_not_learnable(self.env), images):
             if problem is not None:
                 warn_user(problem)
 
@@ -675,7 +677,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical
-                self.policy.reset_noise_of(ended, self.n_envs)
+                self.policy.reset_noise(self.n_envs, ended)
         else:
             # Check before the policy acts on them
             collector.check_observations(new_obs)

@@ -20,7 +20,6 @@ from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
     FlattenExtractor,
-    MlpExtractor,
     NatureCNN,
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
@@ -30,43 +29,14 @@ from torch import nn
 from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer
 from sb3_grpo.common.masks import masked
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.common.sampling import LOGITS, fast_sampler
+from sb3_grpo.common.optimizers import Adam
+from sb3_grpo.common.sampling import LOGITS, fast_sampler, is_plain_mlp, reads_channels_last
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
-from sb3_grpo.utils.action_masks import as_mask, forbidding_copy, n_choices
+from sb3_grpo.utils.action_masks import checked_masks
 from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import did_you_mean
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 from sb3_grpo.utils.user_warnings import warn_user
-
-
-class Adam(th.optim.Adam):
-    """
-    ``torch.optim.Adam`` with the same results, but without its wrappers for ``torch.compile``: they import the compiler at
-    their first call, which takes 70 MiB of memory and a second per process.
-    """
-
-    step = th.no_grad()(inspect.unwrap(th.optim.Adam.step))
-    zero_grad = inspect.unwrap(th.optim.Adam.zero_grad)
-    state_dict = inspect.unwrap(th.optim.Adam.state_dict)
-    load_state_dict = inspect.unwrap(th.optim.Adam.load_state_dict)
-    add_param_group = inspect.unwrap(th.optim.Adam.add_param_group)
-
-
-def fuse_adam(optimizer: th.optim.Optimizer) -> None:
-    """
-    Let Adam update all parameters in one operation, which makes training of small networks 3 to 5% faster, unless
-    ``optimizer_kwargs`` chooses an implementation (``dict(fused=False)``) or the parameters are not suited to it.
-
-    :param optimizer: Optimizer of a policy that is already on its device
-    """
-    if type(optimizer) not in (Adam, th.optim.Adam, th.optim.AdamW):
-        return
-    for group in optimizer.param_groups:
-        said = group["fused"] is not None or group["foreach"] is not None or group["differentiable"]
-        # A non-contiguous view into a larger tensor would be updated wrongly, without an error
-        suited = [p.is_floating_point() and p.is_contiguous() and p.device.type in ("cpu", "cuda") for p in group["params"]]
-        if all(suited) and not said:
-            group["fused"] = True
 
 
 class NoCritic(nn.Module):
@@ -83,18 +53,6 @@ class NoCritic(nn.Module):
             'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...), for texts '
             "sb3_grpo.grpo.TokenActorCriticPolicy."
         )
-
-
-def draw_head(head: Any) -> None:
-    """
-    Draw the weights of a last layer anew, with gain 1. SB3 draws them with gain 0.01, so a new policy takes each action
-    independently of the state, with equal probabilities: a random walk, which hardly gets anywhere.
-
-    :param head: Last layer of a policy. It stays as it is if it has learned anything: its bias is zero until then
-    """
-    bias = getattr(head, "bias", None)
-    if bias is not None and not bias.any():
-        th.nn.init.orthogonal_(head.weight)
 
 
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
@@ -260,40 +218,20 @@ class ActorPolicy(ActorCriticPolicy):
     def _latent(self, obs: Any) -> th.Tensor:
         return self.mlp_extractor.forward_actor(self._read(obs))
 
-    def rollout_layers(self) -> list[Callable[[Any], th.Tensor]]:
+    def _rollout_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
         :return: Functions to apply in this order, from observations to the latent code, valid until the policy changes
         """
         if type(self)._latent is not ActorPolicy._latent:
             return [self._latent]
-        if self._is_plain_mlp:
+        if type(self).extract_features is ActorPolicy.extract_features and is_plain_mlp(self):
             # Not all at once: :func:`fast_sampler` calls them in NumPy
             return [th.Tensor.float, *self.observation_norm.norms, *self.mlp_extractor.policy_net]
-        if not (self._puts_channels_last(self.pi_features_extractor) and self._image_keys()):
+        if not (reads_channels_last(self.device, self.pi_features_extractor) and self._image_keys()):
             return [self._latent]
         # Convert the weights once, not at each step: temporaries of this size fragment the heap by gigabytes
         extractor = copy.deepcopy(self.pi_features_extractor).to(memory_format=th.channels_last)  # type: ignore[call-overload]
         return [lambda obs: self.mlp_extractor.forward_actor(self.extract_features(obs, extractor))]
-
-    @property
-    def _is_plain_mlp(self) -> bool:
-        """Whether observations need no preprocessing and no flattening before an MLP, whose layers have no hooks."""
-        return (
-            type(self).extract_features is ActorPolicy.extract_features
-            and type(self.pi_features_extractor) is FlattenExtractor
-            and type(self.mlp_extractor) is MlpExtractor
-            and isinstance(self.observation_space, spaces.Box)
-            and self.observation_space.dtype == np.float32
-            and len(self.observation_space.shape) == 1
-            and not any(module._forward_hooks or module._forward_pre_hooks for module in self.modules())
-        )
-
-    def _puts_channels_last(self, extractor: BaseFeaturesExtractor) -> bool:
-        """
-        :param extractor: A features extractor
-        :return: Whether it gets images in the channels-last memory format, with which convolutions on the CPU are fast
-        """
-        return self.device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor)
 
     def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
@@ -304,7 +242,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: The extracted features
         """
         extractor = self.pi_features_extractor if features_extractor is None else features_extractor
-        if self._puts_channels_last(extractor):
+        if reads_channels_last(self.device, extractor):
             obs = _channels_last(obs)
         entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
         return extractor(self.observation_norm(entries))
@@ -383,20 +321,6 @@ class ActorPolicy(ActorCriticPolicy):
         scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
         return [key for key, part in parts_of(self.observation_space).items() if is_image_space(part, normalized_image=scaled)]
 
-    def why_not_for_images(self) -> str | None:
-        """
-        :return: Why this policy is unsuitable for the images in the observation, and what to write instead; ``None`` if it
-            is suitable
-        """
-        parts = parts_of(self.observation_space)
-        sizes = [int(np.prod(parts[key].shape)) for key in self._image_keys()]  # type: ignore[arg-type]
-        if type(self.pi_features_extractor) is not FlattenExtractor or not sizes or max(sizes) <= MAX_PIXELS:
-            return None
-        return (
-            f"{type(self).__name__} (MlpPolicy) has weights of its own for each of {max(sizes):,} entries of an image, and "
-            'learns next to nothing from images of this size. Write "CnnPolicy".'
-        )
-
     def frozen_parts(self) -> list[Any]:
         """
         :return: Parts that the reference policy can share with this one because training never changes them
@@ -420,7 +344,7 @@ class ActorPolicy(ActorCriticPolicy):
             at once. A subclass must override both methods or neither
         """
         if not self._has_own_distribution:
-            return fast_sampler(self, self.rollout_layers())
+            return fast_sampler(self, self._rollout_layers())
         return lambda observations, action_masks=None: self._sample(obs_as_tensor(observations, self.device), action_masks)
 
     def _sample(self, obs: Any, action_masks: np.ndarray | None) -> Acted:
@@ -459,13 +383,6 @@ class ActorPolicy(ActorCriticPolicy):
             or type(self)._get_action_dist_from_latent is not ActorCriticPolicy._get_action_dist_from_latent
         )
 
-    def obs_to_tensor(self, observation: Any) -> tuple[PyTorchObs, bool]:
-        """See :meth:`BasePolicy.obs_to_tensor`."""
-        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-            # SB3 says what is wrong with an observation that came with an info
-            super().predict(observation)  # type: ignore[arg-type]
-        return super().obs_to_tensor(observation)
-
     def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],
@@ -485,10 +402,17 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the model's action and the next hidden state
         """
         self.set_training_mode(False)
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            # SB3 says what is wrong with an observation that came with an info
+            super().predict(observation)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         # A subclass may not take any
-        masks = () if action_masks is None else (self._checked_masks(action_masks, n),)
+        masks = (
+            ()
+            if action_masks is None
+            else (th.as_tensor(checked_masks(action_masks, n, self.action_space), device=self.device),)
+        )
         with th.no_grad(), suitable_threads(self, n):
             chosen, state = self._choose(obs, n, masks, deterministic, state, episode_start)
         actions = self.env_actions(chosen.cpu().numpy().reshape((-1, *self.action_space.shape)))  # type: ignore[misc, arg-type]
@@ -507,29 +431,6 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the actions and the next hidden state
         """
         return self._predict(obs, deterministic, *masks), state
-
-    def _checked_masks(self, action_masks: Any, n: int) -> th.Tensor:
-        """
-        :param action_masks: Masks given to ``predict``
-        :param n: Number of observations
-        :return: (n, A) bool
-        :raises ValueError: if they are not for n observations, or for other actions
-        """
-        sizes = n_choices(self.action_space)
-        if not sizes:
-            raise ValueError(f"Actions of {self.action_space} have no masks: leave action_masks out.")
-        shape = (n, sum(sizes))
-        flat = as_mask(action_masks, sizes * n)
-        if flat is None:
-            raise ValueError(
-                f"action_masks has the shape {getattr(action_masks, 'shape', '(...)')}, and for {n} observations and actions "
-                f"of {self.action_space} it is {shape}, each entry True or False."
-            )
-        masks = flat.reshape(shape)
-        idx = forbidding_copy(masks, self.action_space)
-        if idx is not None:
-            raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
-        return th.as_tensor(masks, device=self.device)
 
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """
@@ -559,11 +460,12 @@ class ActorPolicy(ActorCriticPolicy):
         masks = () if action_masks is None else (action_masks,)
         return self.get_distribution(observation, *masks).get_actions(deterministic=deterministic)
 
-    def reset_noise(self, n_envs: int = 1) -> None:
+    def reset_noise(self, n_envs: int = 1, copies: list[int] | None = None) -> None:
         """
         Sample new weights for the exploration matrix (gSDE).
 
         :param n_envs: Number of environment copies
+        :param copies: Those to sample for, ``None``: all
         """
         noise = self.action_dist
         if type(noise) is not StateDependentNoiseDistribution:
@@ -572,22 +474,12 @@ class ActorPolicy(ActorCriticPolicy):
         # Same as its sample_weights, but without a distribution object and without a graph: a tenth of the time
         std = noise.get_std(self.log_std.detach())
         drawn = th.randn((n_envs + 1, *std.shape), device=std.device) * std
-        noise.exploration_mat, noise.exploration_matrices = drawn[0], drawn[1:]
-
-    def reset_noise_of(self, copies: list[int], n_envs: int) -> None:
-        """
-        Sample new weights for the exploration matrices of some environment copies (gSDE).
-
-        :param copies: Indices of these copies
-        :param n_envs: Number of environment copies
-        """
-        noise = self.action_dist
-        assert isinstance(noise, StateDependentNoiseDistribution)
-        before = noise.exploration_matrices.detach().clone()
-        self.reset_noise(n_envs)
-        rows = th.as_tensor(copies, device=before.device)
-        before[rows] = noise.exploration_matrices.detach()[rows]
-        noise.exploration_matrices = before
+        matrices = drawn[1:]
+        if copies is not None:
+            kept = th.ones(n_envs, dtype=th.bool, device=std.device)
+            kept[th.as_tensor(copies, device=std.device)] = False
+            matrices = th.where(kept[:, None, None], noise.exploration_matrices.detach(), matrices)
+        noise.exploration_mat, noise.exploration_matrices = drawn[0], matrices
 
 
 class ActorCnnPolicy(ActorPolicy):
@@ -627,3 +519,18 @@ def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
     :return: Whether it uses a custom features extractor
     """
     return policy_kwargs.get("features_extractor_class") not in (None, CombinedExtractor, FlattenExtractor, NatureCNN)
+
+
+def why_not_for_images(policy: ActorPolicy) -> str | None:
+    """
+    :param policy: A policy
+    :return: Why it is unsuitable for the images in the observation, and what to write instead; ``None`` if it is suitable
+    """
+    parts = parts_of(policy.observation_space)
+    sizes = [int(np.prod(parts[key].shape)) for key in policy._image_keys()]  # type: ignore[arg-type]
+    if type(policy.pi_features_extractor) is not FlattenExtractor or not sizes or max(sizes) <= MAX_PIXELS:
+        return None
+    return (
+        f"{type(policy).__name__} (MlpPolicy) has weights of its own for each of {max(sizes):,} entries of an image, and "
+        'learns next to nothing from images of this size. Write "CnnPolicy".'
+    )

@@ -46,7 +46,7 @@ _KNOWN = {
     "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer", "stop"),
 }
 # Packages whose classes are allowed in policy_kwargs
-_CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.policies.Adam")
+_CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.optimizers.Adam")
 
 
 def write_safe_model(

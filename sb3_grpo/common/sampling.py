@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
@@ -16,6 +17,7 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
 )
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor, NatureCNN
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
@@ -58,6 +60,30 @@ def renew_noise(model: BaseAlgorithm, n_steps: int, n_envs: int) -> None:
     frequency = getattr(model, "sde_sample_freq", -1)
     if getattr(model, "use_sde", False) and (n_steps == 0 or (frequency > 0 and n_steps % frequency == 0)):
         model.policy.reset_noise(n_envs)  # type: ignore[operator]
+
+
+def is_plain_mlp(policy: Any) -> bool:
+    """
+    :param policy: An :class:`ActorPolicy`
+    :return: Whether observations need no preprocessing and no flattening before an MLP, whose layers have no hooks
+    """
+    return (
+        type(policy.pi_features_extractor) is FlattenExtractor
+        and type(policy.mlp_extractor) is MlpExtractor
+        and isinstance(policy.observation_space, spaces.Box)
+        and policy.observation_space.dtype == np.float32
+        and len(policy.observation_space.shape) == 1
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in policy.modules())
+    )
+
+
+def reads_channels_last(device: th.device, extractor: nn.Module) -> bool:
+    """
+    :param device: Device of a policy
+    :param extractor: Its features extractor
+    :return: Whether it gets images in the channels-last memory format, with which convolutions on the CPU are fast
+    """
+    return device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor)
 
 
 def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Callable[..., Acted]:

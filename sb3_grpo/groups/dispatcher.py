@@ -9,7 +9,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from sb3_grpo.groups.group import Episode
 from sb3_grpo.groups.queue import GroupQueue
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.start_queue import QueuedStart, ensure_start_queues
+from sb3_grpo.starts.group_env import ensure_start_queues
+from sb3_grpo.starts.start_queue import QueuedStart
 from sb3_grpo.starts.starts import UnequalStartError
 from sb3_grpo.utils.vec_envs import ask, call, innermost, names_of, offers
 

@@ -28,7 +28,8 @@ from sb3_grpo.common.losses import (
     weighted_fractions,
 )
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorPolicy, draw_head
+from sb3_grpo.common.optimizers import draw_head
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model

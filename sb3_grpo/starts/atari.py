@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
-from sb3_grpo.starts.start_queue import importable_id, make_group_env
+from sb3_grpo.starts.group_env import importable_id, make_group_env
 from sb3_grpo.utils.vec_envs import ask, ask_all
 
 # AtariWrapper and Gymnasium's AtariPreprocessing resize frames to 84 by 84

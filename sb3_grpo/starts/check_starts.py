@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.group_env import importable_id
 from sb3_grpo.starts.known_envs import env_name, wrapper_stack
 from sb3_grpo.starts.probes import Trace, compare_traces, play_actions
 from sb3_grpo.starts.seeding import find_rngs, readable_path
-from sb3_grpo.starts.start_queue import StartQueue, importable_id
+from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import (
     HOW_TO_DRAW,
     SEE_CHECK_STARTS,

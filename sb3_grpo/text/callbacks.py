@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.common.sampling import unchecked_distributions
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.starts.starts import SeedStart
 from sb3_grpo.text.policies import TokenPolicyMixin
 from sb3_grpo.text.tokens import TokenSpace

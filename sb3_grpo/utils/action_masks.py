@@ -135,3 +135,28 @@ def allowed_action(env: gym.Env, action: Any) -> Any:
         following = np.roll(allowed, -parts[place])
         parts[place] = (parts[place] + following.argmax()) % len(allowed)
     return parts.astype(np.asarray(action).dtype).reshape(np.shape(action))[()]
+
+
+def checked_masks(action_masks: Any, n: int, action_space: spaces.Space) -> np.ndarray:
+    """
+    :param action_masks: Masks given to ``predict``
+    :param n: Number of observations
+    :param action_space: Action space
+    :return: (n, A) bool
+    :raises ValueError: if they are not for n observations, or for other actions
+    """
+    sizes = n_choices(action_space)
+    if not sizes:
+        raise ValueError(f"Actions of {action_space} have no masks: leave action_masks out.")
+    shape = (n, sum(sizes))
+    flat = as_mask(action_masks, sizes * n)
+    if flat is None:
+        raise ValueError(
+            f"action_masks has the shape {getattr(action_masks, 'shape', '(...)')}, and for {n} observations and actions "
+            f"of {action_space} it is {shape}, each entry True or False."
+        )
+    masks = flat.reshape(shape)
+    idx = forbidding_copy(masks, action_space)
+    if idx is not None:
+        raise ValueError(f"action_masks allows no action for observation {idx} of {n}.")
+    return masks

@@ -12,7 +12,7 @@ from toy_envs import TINY, ToyEnv, parameters_of
 
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 
 
 def make_model(n_envs: int = 2, algo: type[GRPO] = GRPO, env: Any = None, **kwargs: Any) -> GRPO:

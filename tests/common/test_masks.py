@@ -14,7 +14,7 @@ from sb3_grpo import DAPO, GRPO, VisitedStates, check_starts
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.groups.faults import EnvironmentFault
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.utils.action_masks import ask_for_masks, n_choices, offers_masks
 
 SPACES = {

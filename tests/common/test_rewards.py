@@ -14,7 +14,7 @@ from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 

@@ -13,7 +13,7 @@ from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv, parameters_of
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
 
 SMALL = {"n_groups": 2, "group_size": 2, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu"}

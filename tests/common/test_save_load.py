@@ -17,7 +17,7 @@ import sb3_grpo
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.starts.starts import SeedStart
 
 OBSERVATIONS = np.random.default_rng(0).random((20, 2))

@@ -18,7 +18,7 @@ from sb3_grpo.common.sampling import NOISE_STEPS, renew_noise
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -17,7 +17,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 
 
 class Kept(GRPO):

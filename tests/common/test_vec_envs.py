@@ -27,7 +27,8 @@ from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.samplers import VisitedStates
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import StartQueue, make_group_env
+from sb3_grpo.starts.group_env import make_group_env
+from sb3_grpo.starts.start_queue import StartQueue
 
 SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 1, "device": "cpu", "seed": 0, "policy_kwargs": TINY}
 

@@ -13,7 +13,8 @@ from toy_envs import TINY_TEXT, Numbered, step_both, without_time
 
 from sb3_grpo.envs import VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.starts.group_env import capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, Start
 
 ENV_ID = "sb3_grpo:sb3_grpo/VerifierText-v0"

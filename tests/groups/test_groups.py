@@ -16,7 +16,8 @@ from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
 from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import StartQueue, make_group_env
+from sb3_grpo.starts.group_env import make_group_env
+from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart
 
 # (observation, action, reward)

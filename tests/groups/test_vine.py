@@ -14,7 +14,7 @@ from sb3_grpo.envs import HardPrompts
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
 
 SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}

@@ -27,8 +27,8 @@ from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.check_starts import check_starts
+from sb3_grpo.starts.group_env import make_group_env
 from sb3_grpo.starts.snapshots import capture
-from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
 from sb3_grpo.utils.random_states import process_state
 

@@ -9,7 +9,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor, VecNormalize
 from toy_envs import actions_for, roll, same
 
-from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.starts.group_env import capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartMismatchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

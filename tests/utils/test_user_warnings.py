@@ -18,7 +18,7 @@ from toy_envs import TINY, TINY_TEXT, ToyEnv
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import PairsTask, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.group_env import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 TEXT: dict[str, Any] = {"group_size": 2, "n_groups": 2, "max_sampling_rounds": 1, "policy_kwargs": TINY_TEXT, "device": "cpu"}
