@@ -21,10 +21,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from benchmarks.lecture_data import short, write
 from sb3_grpo import GRPO, make_group_env, presets
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.judged import JudgedBatch
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import cut_off
 from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
-from sb3_grpo.grpo.grpo import JudgedBatch
 
 SEED, PPO_SEED = 1, 13
 PAPER: dict[str, Any] = presets.GRPO_PAPER | {"n_epochs": 2}

@@ -60,8 +60,8 @@ from benchmarks.timing import in_process
 from sb3_grpo import GRPO, make_atari_group_env, make_group_env
 from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.judged import JudgedBatch
 from sb3_grpo.common.values import MEMORY, StateFeatures, StepValues, image_features
-from sb3_grpo.grpo.grpo import JudgedBatch
 
 RESULTS = common.RESULTS / "atari_exchange.jsonl"
 CHANGES = {

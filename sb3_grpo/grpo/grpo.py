@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
+from sb3_grpo.common.judged import JudgedBatch, summary
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
     LossInputs,
@@ -48,39 +49,6 @@ from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo.policies import POLICIES
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.user_warnings import warn_user
-
-
-@dataclass(frozen=True)
-class JudgedBatch:
-    """
-    What the loss of an update needs to know.
-
-    :param batch: The groups of the update: N steps
-    :param advantages: (N,)
-    :param weights: (N,) the weight of each step in the loss
-    :param kept: (K,) long, indices of the steps that take part in it
-    :param value_targets: (N,) what an auxiliary value head learns to predict; ``None`` without one, or if nothing is known of
-        the returns
-    :param clip_low: How far the ratio may fall below 1
-    :param clip_high: How far the ratio may rise above 1
-    """
-
-    batch: GroupBatch
-    advantages: th.Tensor
-    weights: th.Tensor
-    kept: th.Tensor
-    value_targets: th.Tensor | None
-    clip_low: float
-    clip_high: float
-
-
-def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
-    """
-    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
-    :return: Their means, except for ``ratio_max``: the maximum
-    """
-    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
-    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
 class GRPO(OnGroupAlgorithm):
@@ -398,7 +366,7 @@ class GRPO(OnGroupAlgorithm):
             of_epoch = [each for step in steps for each in step]
             if not of_epoch:
                 continue
-            stats.append(_summary(of_epoch))
+            stats.append(summary(of_epoch))
             self._n_updates += 1
             # Once per epoch: the mean over all minibatches is less noisy than a single one
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
@@ -621,7 +589,7 @@ class GRPO(OnGroupAlgorithm):
         :param stats: Statistics of all epochs of the update
         :param judged: The judged batch
         """
-        means = {key: value.item() for key, value in _summary(stats).items()}
+        means = {key: value.item() for key, value in summary(stats).items()}
         if "clip_fraction_low" in means:
             means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():

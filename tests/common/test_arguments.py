@@ -177,6 +177,35 @@ def test_arguments_that_only_ppo_or_the_policy_has() -> None:
                 algorithm("MlpPolicy", "Pendulum-v1", **{name: 0.5})
 
 
+def test_dapo_is_grpo_with_three_other_defaults() -> None:
+    ours, theirs = (inspect.signature(each).parameters for each in (DAPO, GRPO))
+    assert [*ours] == [*theirs]
+    others = {name for name in ours if ours[name].default != theirs[name].default}
+    assert others == {"clip_range_high", "loss_average", "dynamic_sampling"}
+    for algorithm in (GRPO, DAPO):
+        documented = re.findall(r"^    :param (\w+):", algorithm.__doc__ or "", re.MULTILINE)
+        assert sorted(documented) == sorted(ours), "each argument is described once"
+
+
+def test_settings_are_what_was_given_and_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), gamma=0.9, clip_range=0.1, policy_kwargs=TINY, verbose=1, device="cpu")
+    settings = model.settings
+    given = {"gamma": 0.9, "clip_range": 0.1, "policy_kwargs": TINY, "group_size": 4}
+    chosen = {
+        "learning_rate": 1e-3,
+        "n_epochs": 10,
+        "advantage": "gae",
+        "vf_coef": 0.0,
+        "loss_average": "step",
+        "n_steps": 2048,
+    }
+    assert {name: settings[name] for name in given | chosen} == given | chosen
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Defaults: "))
+    assert said == f"Defaults: {', '.join(f'{name}={value!r}' for name, value in chosen.items())}"
+    with pytest.raises(TypeError):
+        settings["gamma"] = 0.5  # type: ignore[index]
+
+
 @pytest.mark.parametrize("algorithm", [GRPO, DAPO])
 def test_arguments_that_are_misspelled_or_not_named(algorithm: type[GRPO]) -> None:
     for name, meant in {"groupsize": "group_size", "n_step": "n_steps", "batchsize": "batch_size"}.items():

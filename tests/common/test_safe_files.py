@@ -209,9 +209,7 @@ def test_nothing_is_called_that_no_model_has(value: Any, stranger: Path) -> None
 
 
 # Methods, parameters, properties, what is made anew, what all models have; and names of what would be imported
-FORBIDDEN = (
-    "learn save _setup_learn policy ref_policy collector _logger resumption plugin_parameters __deepcopy__".split()
-)
+FORBIDDEN = "learn save _setup_learn policy ref_policy collector _logger resumption plugin_parameters __deepcopy__".split()
 IMPORTED = {"advantage": "strangers.function", "start_sampler": "strangers.function", "env": "strangers:Name-v0"}
 
 
