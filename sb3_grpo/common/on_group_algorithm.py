@@ -13,7 +13,8 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -62,6 +63,8 @@ MAX_DEAD_STEPS = 1_000_000
 TOTAL_TIMESTEPS = 100_000
 # Default for an environment that is given by its id
 DEFAULT_N_ENVS = 16
+# Arguments of OnPolicyAlgorithm that it does not get as they are
+_NOT_AS_IN_SB3 = {"policy", "env", "n_steps", "gae_lambda"}
 
 
 def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
@@ -83,62 +86,36 @@ class OnGroupAlgorithm(SavedAlgorithm):
     """
 
     plugin_parameters: ClassVar[tuple[str, ...]] = ("dynamic_sampling", "start_sampler")
+    group_size: int
     n_steps: int | None  # type: ignore[assignment]
+    default_n_steps: int | None = None  # set if n_steps was not given
+    n_groups: int | None
+    batch_size: int | None
+    dynamic_sampling: bool | LiveFunction
+    max_sampling_rounds: int | None
+    unrelated_starts: bool
+    use_masking: bool
+    start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
     batch: GroupBatch | None
 
     def __init__(
-        self,
-        policy: str | type[ActorPolicy],
-        env: GymEnv | str,
-        learning_rate: float | Schedule | None,
-        n_envs: int | None,
-        group_size: int,
-        n_steps: int | None,
-        n_groups: int | None,
-        batch_size: int | None,
-        gamma: float | None,
-        ent_coef: float,
-        vf_coef: float | None,
-        max_grad_norm: float,
-        dynamic_sampling: bool | LiveFunction,
-        max_sampling_rounds: int | None,
-        unrelated_starts: bool,
-        use_masking: bool,
-        start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
-        use_sde: bool,
-        sde_sample_freq: int,
-        stats_window_size: int = 100,
-        tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
-        verbose: int = 0,
-        seed: int | None = None,
-        device: th.device | str = "auto",
-        _init_setup_model: bool = True,
+        self, policy: str | type[ActorPolicy], env: GymEnv | str, arguments: Mapping[str, Any], _init_setup_model: bool = True
     ):
+        """
+        :param policy: See :class:`GRPO`
+        :param env: See :class:`GRPO`
+        :param arguments: Its other arguments, by name
+        :param _init_setup_model: See :class:`GRPO`
+        """
         check_policy(policy, self.policy_aliases)
-        n_envs = ARGUMENTS["n_envs"].check("n_envs", n_envs)
+        n_envs = ARGUMENTS["n_envs"].check("n_envs", arguments["n_envs"])
         if _init_setup_model:
             check_env(env, n_envs)
-        as_in_sb3 = check_arguments(
-            {
-                "learning_rate": learning_rate,
-                "gamma": gamma,
-                "ent_coef": ent_coef,
-                "vf_coef": vf_coef,
-                "max_grad_norm": max_grad_norm,
-                "use_sde": use_sde,
-                "sde_sample_freq": sde_sample_freq,
-                "stats_window_size": stats_window_size,
-                "tensorboard_log": tensorboard_log,
-                "policy_kwargs": policy_kwargs,
-                "verbose": verbose,
-                "seed": seed,
-                "device": device,
-            }
-        )
+        of_sb3 = inspect.signature(OnPolicyAlgorithm).parameters.keys() - _NOT_AS_IN_SB3
+        as_in_sb3 = check_arguments({name: value for name, value in arguments.items() if name in of_sb3})
         # Used by resume() to create the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
@@ -156,16 +133,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         )
         # Chosen in addition to policy_kwargs. Saved, because a model has to be loaded with what was chosen at its creation
         self.default_policy_kwargs: dict[str, Any] = {}
-        self.group_size = group_size
-        self.n_steps = n_steps
-        self.default_n_steps: int | None = None  # set if n_steps was not given
-        self.n_groups = n_groups
-        self.batch_size = batch_size
-        self.dynamic_sampling = dynamic_sampling
-        self.max_sampling_rounds = max_sampling_rounds
-        self.unrelated_starts = unrelated_starts
-        self.use_masking = use_masking
-        self.start_sampler = start_sampler
+        others = arguments.keys() - as_in_sb3 - {"n_envs"}
+        vars(self).update({name: arguments[name] for name in others})
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None

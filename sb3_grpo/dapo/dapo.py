@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_grpo.common.advantages import AdvantageFunction
-from sb3_grpo.common.arguments import REFUSED_ARGUMENTS, refuse_arguments
+from sb3_grpo.common.arguments import ARGUMENTS, REFUSED_ARGUMENTS, refuse_arguments
 from sb3_grpo.common.losses import PolicyLoss, WeightFunction
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction
@@ -137,48 +137,5 @@ class DAPO(GRPO):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ):
-        super().__init__(
-            policy,
-            env,
-            learning_rate=learning_rate,
-            n_envs=n_envs,
-            group_size=group_size,
-            n_steps=n_steps,
-            n_groups=n_groups,
-            batch_size=batch_size,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            n_epochs=n_epochs,
-            gamma=gamma,
-            clip_range=clip_range,
-            clip_range_high=clip_range_high,
-            advantage=advantage,
-            gae_lambda=gae_lambda,
-            leave_one_out=leave_one_out,
-            advantage_scale=advantage_scale,
-            loss_average=loss_average,
-            ratio_level=ratio_level,
-            policy_loss=policy_loss,
-            ent_coef=ent_coef,
-            vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm,
-            target_kl=target_kl,
-            kl_coef=kl_coef,
-            kl_estimator=kl_estimator,
-            ref_update_interval=ref_update_interval,
-            dynamic_sampling=dynamic_sampling,
-            max_sampling_rounds=max_sampling_rounds,
-            overlong_filter=overlong_filter,
-            overlong_range=overlong_range,
-            unrelated_starts=unrelated_starts,
-            start_sampler=start_sampler,
-            use_masking=use_masking,
-            use_sde=use_sde,
-            sde_sample_freq=sde_sample_freq,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
-            policy_kwargs=policy_kwargs,
-            verbose=verbose,
-            seed=seed,
-            device=device,
-            _init_setup_model=_init_setup_model,
-        )
+        arguments = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        super().__init__(policy, env, **arguments, _init_setup_model=_init_setup_model)

@@ -12,6 +12,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, discounted_returns_to_go, group_advantages
 from sb3_grpo.common.arguments import (
+    ARGUMENTS,
     REFUSED_ARGUMENTS,
     refuse_arguments,
 )
@@ -195,6 +196,21 @@ class GRPO(OnGroupAlgorithm):
 
     policy_aliases = POLICIES  # type: ignore[assignment]
     n_epochs: int
+    gradient_accumulation_steps: int
+    clip_range: float | Schedule
+    clip_range_high: float | Schedule | None
+    advantage: str | AdvantageFunction
+    leave_one_out: bool
+    advantage_scale: str
+    loss_average: str | float | WeightFunction
+    ratio_level: str
+    policy_loss: str | PolicyLoss
+    target_kl: float | None
+    kl_coef: float
+    kl_estimator: str | KLFunction
+    ref_update_interval: int | None
+    overlong_filter: bool
+    overlong_range: tuple[int, int] | None
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
     @refuse_arguments(REFUSED_ARGUMENTS)
@@ -245,51 +261,9 @@ class GRPO(OnGroupAlgorithm):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ):
-        super().__init__(
-            policy,
-            env,
-            learning_rate=learning_rate,
-            n_envs=n_envs,
-            group_size=group_size,
-            n_steps=n_steps,
-            n_groups=n_groups,
-            batch_size=batch_size,
-            gamma=gamma,
-            ent_coef=ent_coef,
-            vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm,
-            dynamic_sampling=dynamic_sampling,
-            max_sampling_rounds=max_sampling_rounds,
-            unrelated_starts=unrelated_starts,
-            start_sampler=start_sampler,
-            use_masking=use_masking,
-            use_sde=use_sde,
-            sde_sample_freq=sde_sample_freq,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
-            policy_kwargs=policy_kwargs,
-            verbose=verbose,
-            seed=seed,
-            device=device,
-            _init_setup_model=_init_setup_model,
-        )
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.n_epochs = n_epochs  # type: ignore[assignment]
-        self.clip_range = clip_range
-        self.clip_range_high = clip_range_high
-        self.advantage = advantage
-        self.gae_lambda = gae_lambda
-        self.leave_one_out = leave_one_out
-        self.advantage_scale = advantage_scale
-        self.loss_average = loss_average
-        self.ratio_level = ratio_level
-        self.policy_loss = policy_loss
-        self.kl_coef = kl_coef
-        self.kl_estimator = kl_estimator
-        self.ref_update_interval = ref_update_interval
-        self.target_kl = target_kl
-        self.overlong_filter = overlong_filter
-        self.overlong_range = overlong_range
+        # Those that are described above
+        arguments = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        super().__init__(policy, env, arguments, _init_setup_model)
         self.reference: Reference | None = None
         self._n_reference_updates = 0
         self._warned_skip = self._warned_refused = False
