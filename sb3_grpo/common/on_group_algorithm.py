@@ -88,7 +88,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
     plugin_parameters: ClassVar[tuple[str, ...]] = ("dynamic_sampling", "start_sampler")
     group_size: int
     n_steps: int | None  # type: ignore[assignment]
-    default_n_steps: int | None = None  # set if n_steps was not given
     n_groups: int | None
     batch_size: int | None
     dynamic_sampling: bool | LiveFunction
@@ -133,6 +132,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         )
         # Chosen in addition to policy_kwargs. Saved, because a model has to be loaded with what was chosen at its creation
         self.default_policy_kwargs: dict[str, Any] = {}
+        self.default_n_steps: int | None = None  # set if n_steps was not given
         others = arguments.keys() - as_in_sb3 - {"n_envs"}
         vars(self).update({name: arguments[name] for name in others})
         self._start_seed = self.seed
