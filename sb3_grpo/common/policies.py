@@ -95,6 +95,8 @@ class ActorPolicy(ActorCriticPolicy):
     reads_texts: ClassVar[bool] = False
     # Whether actions depend on earlier observations of the episode, by states that the policy returns
     is_recurrent: ClassVar[bool] = False
+    # What the names of policies have before "Policy", if they have a memory
+    memory_name: ClassVar[str] = ""
     # Whether it was trained with action masks that are not in the observations: without them, it does what is forbidden
     has_masks = False
     # Arguments of other policies of this kind, and what to do with them here
@@ -179,7 +181,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the features extractor
         """
         images = self._image_keys()
-        check_extractor(self.features_extractor_class, self.observation_space, images, "Lstm" * self.is_recurrent)
+        check_extractor(self.features_extractor_class, self.observation_space, images, self.memory_name)
         parts = {key: part for key, part in parts_of(self.observation_space).items() if key not in images}
         self.observation_norm = ObservationNorm(parts if self.normalize_observations else {})
         return super().make_features_extractor()

@@ -34,6 +34,7 @@ class RecurrentActorPolicy(ActorPolicy):
     """
 
     is_recurrent = True
+    memory_name = "Lstm"
     foreign_arguments: ClassVar[dict[str, str]] = {
         "lstm_kwargs": "leave it out. The LSTM has lstm_hidden_size and n_lstm_layers.",
         "shared_lstm": "leave it out, as there is no critic network.",

@@ -60,7 +60,7 @@ class DAPO(GRPO):
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``, or not at all
         (``"none"``)
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
-    :param policy_loss: ``"clip"``: PPO's clipped surrogate. Or a function
+    :param policy_loss: A name in ``sb3_grpo.common.losses.POLICY_LOSSES``. Or a function
     :param ent_coef: Entropy coefficient for the loss calculation
     :param vf_coef: Coefficient of an auxiliary value loss, which trains the features extractor. ``None``: 0.5 for
         ``CnnPolicy``, otherwise 0

@@ -125,8 +125,8 @@ class GRPO(OnGroupAlgorithm):
 
     **Loss**
 
-    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function of
-        :class:`LossInputs` that returns the loss of each step
+    :param policy_loss: A name in ``sb3_grpo.common.losses.POLICY_LOSSES``, such as ``"clip"``, PPO's clipped surrogate. Or a
+        function of :class:`LossInputs` that returns the loss of each step
     :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
         the ratio may fall to ``1 - clip_range``.
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
@@ -313,14 +313,14 @@ class GRPO(OnGroupAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
-        if self.batch is None:
-            self._skip_update(dead_groups_message(self))
-            return
-        # Once for the whole batch: what is judged does not depend on how it is split into minibatches
-        batch = replace(self.batch, rewards=self._rewards(self.batch))
-        values = self._fit_values(batch) if self.advantage == "gae" else None
-        judged = self._judge(batch, values)
-        if (reason := self._why_no_update(judged)) is not None:
+        judged = None
+        if self.batch is not None:
+            # Once for the whole batch: what is judged does not depend on how it is split into minibatches
+            batch = replace(self.batch, rewards=self._rewards(self.batch))
+            values = self._fit_values(batch) if self.advantage == "gae" else None
+            judged = self._judge(batch, values)
+        reason = self._why_no_update(judged)
+        if judged is None or reason is not None:
             self._skip_update(reason)
             if self.n_steps is not None:
                 # While nothing is known, one random policy after the other: some get further than others
@@ -429,11 +429,13 @@ class GRPO(OnGroupAlgorithm):
             clip_high=clip_high,
         )
 
-    def _why_no_update(self, judged: JudgedBatch) -> str | None:
+    def _why_no_update(self, judged: JudgedBatch | None) -> str | None:
         """
-        :param judged: The judged batch
+        :param judged: The judged batch, ``None`` if there is none
         :return: Why nothing can be learned from it, ``None`` if something can
         """
+        if judged is None:
+            return dead_groups_message(self)
         if len(judged.kept) == 0:
             if self.overlong_filter:
                 return "a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss."
@@ -564,8 +566,8 @@ class GRPO(OnGroupAlgorithm):
         :param judged: The judged batch
         """
         means = {key: value.item() for key, value in summary(stats).items()}
-        if "clip_fraction_low" in means:
-            means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
+        if sides := [value for key, value in means.items() if key.startswith("clip_fraction_")]:
+            means["clip_fraction"] = sum(sides)
         for key, value in means.items():
             self.logger.record(f"train/{key}", value)
         if hasattr(self.policy, "log_std"):
@@ -575,7 +577,7 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/clip_range_high", judged.clip_high)
         self.logger.record("train/n_live_steps", int(th.count_nonzero(judged.weights * judged.advantages)))
 
-    def _skip_update(self, reason: str) -> None:
+    def _skip_update(self, reason: str | None) -> None:
         """
         Warn, only once, that an update had nothing to learn from.
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from sb3_grpo import GRPO
 from sb3_grpo.common.arguments import judges_whole_episodes
+from sb3_grpo.grpo.policies import POLICIES
 
 _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
 # Units of the size of an update
@@ -63,7 +64,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
         drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
         drawn["normalize_observations"] = trial.suggest_categorical("normalize_observations", [False, True])
-    if str(trial.user_attrs.get("policy")).endswith("LstmPolicy"):
+    if getattr(POLICIES.get(str(trial.user_attrs.get("policy"))), "is_recurrent", False):
         drawn["lstm_hidden_size"] = trial.suggest_categorical("lstm_hidden_size", _LSTM_HIDDEN_SIZES)
     drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
     if drawn["advantage"] == "gae":
