@@ -201,7 +201,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         # With many copies, statistics of the first moments of an episode would spoil the first updates
         normalizes = isinstance(self.action_space, spaces.Box) and not (self._vec_normalize_observes or self._has_many_copies)
         # Custom policies and features extractors may rely on the original values
-        is_own = self.policy_class not in self.policy_aliases.values() or has_own_extractor(self.policy_kwargs)
+        is_own = not self.policy_class.__module__.startswith("sb3_grpo.") or has_own_extractor(self.policy_kwargs)
         return {"normalize_observations": True} if normalizes and not is_own else {}
 
     @property
