@@ -153,7 +153,7 @@ def trl_batch() -> tuple[GroupBatch, dict[str, th.Tensor]]:
         outcomes=rewards.sum(-1),
         truncated=th.zeros(3, 4, dtype=th.bool),
         elapsed=th.zeros(3, 4, dtype=th.long),
-        going_on=th.zeros(0, dtype=th.long),
+        unfinished=th.zeros(0, dtype=th.long),
         next_observations=None,
     )
     return batch, flat

@@ -138,7 +138,7 @@ class Critic:
         values = th.cat([self.predict(batch.observations_at(Minibatch(part, None, len(steps)))) for part in steps])
         last_values = th.zeros_like(batch.lengths, dtype=th.float64)
         if batch.next_observations is not None:
-            last_values.view(-1)[batch.going_on] = self.predict(batch.next_observations)
+            last_values.view(-1)[batch.unfinished] = self.predict(batch.next_observations)
         residuals = td_residuals(batch.rewards, batch.pad(values), batch.mask, gamma, last_values)
         gae = discounted_returns_to_go(residuals, batch.mask, gamma * self.model.gae_lambda)
         return StepValues(values, last_values, values + batch.flatten(gae), None)

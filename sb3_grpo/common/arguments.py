@@ -22,7 +22,7 @@ from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.atari import make_atari_group_env, maker_of
 from sb3_grpo.starts.group_env import MAX_SEED, refuse_frame_stack
-from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, did_you_mean, short_repr
+from sb3_grpo.utils.parameters import Check, Choice, Flag, Instance, Number, Whole, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import name_of
 from sb3_grpo.utils.vec_envs import spec_of
 
@@ -53,7 +53,7 @@ STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
 PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
 
 
-class Device(Kind):
+class Device(Check):
     """A device of PyTorch, or "auto"."""
 
     def check(self, name: str, value: Any) -> Any:
@@ -65,7 +65,7 @@ class Device(Kind):
         return value
 
 
-class Range(Kind):
+class Range(Check):
     """Two whole numbers from 0 on, the first one smaller, or ``None``."""
 
     def check(self, name: str, value: Any) -> tuple[int, int] | None:
@@ -84,7 +84,7 @@ OF_POLICY = "the default of the policy"
 KEYWORDS = Instance(dict, "a dictionary of keyword arguments, such as policy_kwargs=dict(net_arch=[64, 64])", "no arguments")
 
 # Allowed values of each argument
-ARGUMENTS: dict[str, Kind] = {
+ARGUMENTS: dict[str, Check] = {
     # The update
     "learning_rate": Number(low=0, schedule=True, none=OF_POLICY),
     "batch_size": Whole(none="all steps of the update at once"),

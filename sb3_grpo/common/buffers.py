@@ -118,7 +118,7 @@ class GroupBatch:
     :param outcomes: (B, G) undiscounted sums of the environment's own rewards, so far or over the whole episode
     :param truncated: (B, G) True if a time limit truncated the episode
     :param elapsed: (B, G) steps that the time limit had counted before the first step
-    :param going_on: (M,) long, indices (0..E-1) of the episodes that continue after their last step
+    :param unfinished: (M,) long, indices (0..E-1) of the episodes that continue after their last step
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
         is 0. Or in the policy's own format
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
@@ -137,7 +137,7 @@ class GroupBatch:
     outcomes: th.Tensor
     truncated: th.Tensor
     elapsed: th.Tensor
-    going_on: th.Tensor
+    unfinished: th.Tensor
     next_observations: Any
     action_masks: th.Tensor | None = None
     states: th.Tensor | None = None
@@ -314,7 +314,7 @@ class GroupRolloutBuffer:
         self._data["rewards"][self.pos] = rewards
         self.pos += 1
 
-    def note_ends(self, indices: list[int], episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
+    def on_episode_ends(self, indices: list[int], episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
         """
         Called when episodes have ended.
 
@@ -346,7 +346,7 @@ class GroupRolloutBuffer:
         """
         return values[begin : self.pos].reshape(-1, *values.shape[2:])
 
-    def evaluate_log_probs(self, policy: ActingPolicy) -> None:
+    def finish_steps(self, policy: ActingPolicy) -> None:
         """
         Compute the log probabilities of all actions added since the last call, and update the policy's normalisation
         statistics with the observations. Must be called before the policy that chose the actions changes.
@@ -387,8 +387,8 @@ class GroupRolloutBuffer:
         """
         episodes = [episode for group in groups for episode in group.episodes]
         shape = (len(groups), len(groups[0].episodes))
-        n_before = np.array([episode.n_before for episode in episodes])
-        n_steps = np.array([episode.length for episode in episodes]) - n_before
+        n_used = np.array([episode.n_used for episode in episodes])
+        n_steps = np.array([episode.length for episode in episodes]) - n_used
         first = np.array([episode.first_row * self.n_envs + episode.env for episode in episodes])
         number = np.repeat(np.arange(len(episodes)), n_steps)
         time = np.arange(len(number)) - (n_steps.cumsum() - n_steps)[number]
@@ -398,7 +398,7 @@ class GroupRolloutBuffer:
         elapsed = [
             episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes
         ]
-        going_on = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
+        unfinished = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
         given = {name: self._tensor(self._flat(self._data[name])) for name in ("action_masks", "states") if name in self._data}
         return GroupBatch(
             observations=self._observations(episodes, rows),
@@ -412,9 +412,9 @@ class GroupRolloutBuffer:
             lengths=self._tensor(n_steps).view(shape),
             outcomes=self._tensor(np.array([episode.outcome for episode in episodes])).view(shape),
             truncated=self._tensor(np.array([episode.truncated for episode in episodes])).view(shape),
-            elapsed=self._tensor(elapsed + n_before).view(shape),
-            going_on=th.as_tensor(going_on, dtype=th.long, device=self.device),
-            next_observations=self._next_observations([episodes[i] for i in going_on]),
+            elapsed=self._tensor(elapsed + n_used).view(shape),
+            unfinished=th.as_tensor(unfinished, dtype=th.long, device=self.device),
+            next_observations=self._next_observations([episodes[i] for i in unfinished]),
             **given,
         )
 
@@ -452,7 +452,7 @@ class GroupRolloutBuffer:
 
     def keep(self, episodes: list[Episode]) -> None:
         """
-        Drop the rows before the first step of the given episodes. Must be called after ``evaluate_log_probs``, which updates
+        Drop the rows before the first step of the given episodes. Must be called after ``finish_steps``, which updates
         the policy's statistics with all rows.
 
         :param episodes: The episodes to keep, which have begun

@@ -88,7 +88,7 @@ def _why_alike(batch: Any) -> str:
         return f". The task is solved, or needs a larger n_steps, {more}"
     same = f": all rewards are {rewards[0].item():g}"
     has_steps = batch.lengths > 0
-    if len(batch.going_on) == has_steps.sum() and not batch.truncated[has_steps].any():
+    if len(batch.unfinished) == has_steps.sum() and not batch.truncated[has_steps].any():
         n_steps = int(batch.lengths.max())
         return f"{same}, and no episode has ended in these {n_steps} steps of each copy. It takes a larger n_steps, {more}"
     return f"{same}, and no episode ended otherwise than the rest. The task is solved if that is the best, or needs {more}"

@@ -41,7 +41,7 @@ class RunningNorm(nn.Module):
         """
         self.observed.update(x.astype(np.float64))
 
-    def renew(self) -> None:
+    def sync(self) -> None:
         """Update the statistics to all observations so far, if there are any."""
         if self.observed.count > 0:
             self.mean.copy_(th.as_tensor(self.observed.mean))
@@ -90,7 +90,7 @@ class ObservationNorm(nn.Module):
         for key, norm in zip(self.keys, self.norms, strict=True):
             norm.observe(observations[key])  # type: ignore[operator]
 
-    def renew(self) -> None:
+    def sync(self) -> None:
         """Update the statistics to all observations so far."""
         for norm in self.norms:
-            norm.renew()  # type: ignore[operator]
+            norm.sync()  # type: ignore[operator]

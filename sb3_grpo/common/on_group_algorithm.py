@@ -414,7 +414,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.batch = None
         self._drop_used_steps()
         # Only between updates: a rollout and its update must use the same function of the observations
-        self.policy.observation_norm.renew()
+        self.policy.observation_norm.sync()
         self.collector.begin_rollout(self._n_rollout_steps())
 
         callback.on_rollout_start()
@@ -450,15 +450,15 @@ class OnGroupAlgorithm(SavedAlgorithm):
             if not is_ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
                 self._check_live(n_steps * env.num_envs)
             if rollout_buffer.dist_inputs_bytes > MAX_DIST_INPUTS_BYTES:
-                self._evaluate_log_probs()
+                self._finish_steps()
 
             # Give access to local variables
             callback.update_locals(locals())
             if not callback.on_step():
-                self._evaluate_log_probs()
+                self._finish_steps()
                 return False
 
-        self._evaluate_log_probs()
+        self._finish_steps()
         self._take_groups()
 
         callback.update_locals(locals())
@@ -499,13 +499,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
             "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
         )
 
-    def _evaluate_log_probs(self) -> None:
+    def _finish_steps(self) -> None:
         """Compute the log probabilities of the actions sampled so far. Must be called before the policy may change."""
-        self.rollout_buffer.evaluate_log_probs(self.policy)
+        self.rollout_buffer.finish_steps(self.policy)
 
     def _drop_used_steps(self) -> None:
         """Drop the steps that no open group needs, after the policy has updated its statistics with all of them."""
-        self._evaluate_log_probs()
+        self._finish_steps()
         self.rollout_buffer.keep(self.collector.queue.unused_episodes())
 
     def _begin_again(self) -> bool:
@@ -519,7 +519,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             "The training environment was reset in the middle of a rollout (by a callback that evaluates "
             "on it?). Unfinished groups are discarded: use a separate environment in callbacks."
         )
-        self._evaluate_log_probs()
+        self._finish_steps()
         self.begin_groups()
         self.collector.begin_rollout(self._n_rollout_steps())
         self._last_obs = self.env.reset()  # type: ignore[assignment]
@@ -642,7 +642,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos) if ended else dones)
         if ended:
-            rollout_buffer.note_ends(ended, collector.end_episodes(ended, infos), obs)
+            rollout_buffer.on_episode_ends(ended, collector.end_episodes(ended, infos), obs)
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical

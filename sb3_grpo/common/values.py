@@ -192,7 +192,7 @@ class ValueRegression:
     def _says_nothing(self, batch: GroupBatch) -> bool:
         # If all actions led to the same result, residuals would only be the error of the regression. But zeros are a signal
         # for values that expect a reward
-        n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
+        n_ended = (batch.lengths > 0).sum() - len(batch.unfinished)
         steps = batch.flatten(batch.rewards)
         return bool((steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and not self.is_fitted)))
 
@@ -328,7 +328,7 @@ class RunningRegression(ValueRegression):
             targets = self.fit(states, returns, continuation)
         values, last = self.predict(states), th.zeros_like(batch.lengths, dtype=th.float64)
         if continuation is not None:
-            last.view(-1)[batch.going_on] = self.predict(continuation.states)
+            last.view(-1)[batch.unfinished] = self.predict(continuation.states)
         if not fits_first:
             targets = self.fit(states, returns, continuation)
         return StepValues(values, last, targets, None)
@@ -456,6 +456,6 @@ def _continuation(state_features: FeatureFunction, batch: GroupBatch, gamma: flo
         return None
     lengths = batch.lengths.flatten()
     of_episode = th.full_like(lengths, -1)
-    of_episode[batch.going_on] = th.arange(len(batch.going_on), device=lengths.device)
+    of_episode[batch.unfinished] = th.arange(len(batch.unfinished), device=lengths.device)
     discounts = gamma ** (lengths[batch.episode] - batch.time).double()
     return Continuation(state_features(batch.next_observations), of_episode[batch.episode], discounts)

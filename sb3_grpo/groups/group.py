@@ -25,7 +25,7 @@ class Episode:
     :param env: Index of the environment copy that plays it
     :param first_row: The row of the rollout buffer with its first step that is in there, -1 before it begins
     :param length: Number of steps
-    :param n_before: Number of steps that earlier updates have learned from, which are no longer in the buffer
+    :param n_used: Number of steps that earlier updates have learned from, which are no longer in the buffer
     :param n_stale: Number of steps in the buffer that an earlier policy has chosen
     :param outcome: Undiscounted sum of the environment's own rewards
     :param truncated: Whether it was truncated by a time limit
@@ -42,7 +42,7 @@ class Episode:
     env: int = -1
     first_row: int = -1
     length: int = 0
-    n_before: int = 0
+    n_used: int = 0
     n_stale: int = 0
     outcome: float = 0.0
     truncated: bool = False

@@ -336,7 +336,7 @@ class StepQueue(GroupQueue):
     def begin_rollout(self, n_steps: int | None) -> None:
         assert n_steps is not None
         for episode in self.begun_episodes():
-            episode.n_before, episode.first_row = episode.length, 0
+            episode.n_used, episode.first_row = episode.length, 0
         # Also after a rollout that a callback stopped, whose steps are not learned from
         self._close([*self.groups])
         self._n_wanted = n_steps * self.n_envs
@@ -358,7 +358,7 @@ class StepQueue(GroupQueue):
             if self.live([group])[0]:
                 self._n_live += 1
             else:
-                self._n_dead += sum(member.length - member.n_before for member in group.episodes)
+                self._n_dead += sum(member.length - member.n_used for member in group.episodes)
 
     def ready(self) -> bool:
         n_left = self._n_wanted - self._n_taken
@@ -370,7 +370,7 @@ class StepQueue(GroupQueue):
         return max_rounds is not None and self._n_taken >= max_rounds * self._n_wanted
 
     def wanted_groups(self) -> list[Group]:
-        return [group for group in self.groups if any(episode.length > episode.n_before for episode in group.episodes)]
+        return [group for group in self.groups if any(episode.length > episode.n_used for episode in group.episodes)]
 
     def unused_episodes(self) -> list[Episode]:
         return []

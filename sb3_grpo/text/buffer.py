@@ -61,7 +61,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         """See :meth:`GroupRolloutBuffer.add`. Of an observation, the number of tokens is stored."""
         super().add(token_lengths(obs), *args, **kwargs)
 
-    def note_ends(self, indices: list[int], episodes: list[Episode], obs: Any) -> None:
+    def on_episode_ends(self, indices: list[int], episodes: list[Episode], obs: Any) -> None:
         """
         Keep the texts of episodes that have ended.
 

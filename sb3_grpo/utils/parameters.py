@@ -49,7 +49,7 @@ def _as_float(value: Any) -> float:
         return math.nan
 
 
-class Kind:
+class Check:
     """A kind of value that an argument must have."""
 
     def check(self, name: str, value: Any) -> Any:
@@ -63,7 +63,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(Check):
     """
     A number.
 
@@ -147,7 +147,7 @@ class Whole(Number):
 
 
 @dataclass(frozen=True)
-class Flag(Kind):
+class Flag(Check):
     """
     True or False.
 
@@ -192,7 +192,7 @@ def _check_function(name: str, function: Callable[..., Any], call: str) -> None:
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(Check):
     """
     One of several names.
 
@@ -220,7 +220,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Instance(Kind):
+class Instance(Check):
     """
     An object of certain classes, not empty if it is a string.
 

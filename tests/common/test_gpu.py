@@ -90,9 +90,9 @@ def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
     """From the second update on those of the update before, and those of where episodes go on."""
     model = make_model(name, GRPO, n_groups=None, n_steps=33).learn(900)
     batch = model.batch
-    assert len(batch.going_on) > 0
+    assert len(batch.unfinished) > 0
     states = model.policy.state_features(batch.next_observations)
-    tensors = [batch.going_on, *states, model.value_regression.predict(states), judged(model).advantages]
+    tensors = [batch.unfinished, *states, model.value_regression.predict(states), judged(model).advantages]
     assert {tensor.device.type for tensor in tensors} == {DEVICE}
     assert all(tensor.isfinite().all() for tensor in tensors)
 

@@ -64,7 +64,7 @@ def test_statistics_are_those_of_all_rollouts_before_the_present_one() -> None:
 def test_an_entry_that_never_changed_is_zero_and_a_first_change_is_clipped() -> None:
     norm = RunningNorm((2,))
     norm.observe(np.array([[3.0, 1.0], [3.0, 5.0]]))
-    norm.renew()
+    norm.sync()
     assert norm(th.tensor([[3.0, 5.0], [3.5, 1.0]])).tolist() == [[0.0, 1.0], [10.0, -1.0]]
     # Divided by sqrt(1e-8), as VecNormalize does
     assert norm(th.tensor([[3.0 + 1e-4, 1.0]]))[0, 0].item() == pytest.approx(1.0, rel=0.01)
@@ -150,7 +150,7 @@ def test_the_mean_follows_observations_far_from_zero() -> None:
     for offset in (1e4, 1e4 + 1.0):
         for _ in range(1000):
             norm.observe(rng.normal(offset, 1.0, size=(100, 1)))
-            norm.renew()
+            norm.sync()
     assert norm.mean.item() - 1e4 == pytest.approx(0.5, abs=0.02)
     assert norm.var.item() == pytest.approx(1.25, abs=0.02)
 
@@ -170,7 +170,7 @@ def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, 
     policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 5), policy_kwargs=kwargs, use_sde=use_sde, **SMALL).policy
     rng = np.random.default_rng(0)
     policy.observation_norm.observe({"": rng.normal([1.0, -2.0, 30.0], [1.0, 2.0, 10.0], size=(1000, 3))})
-    policy.observation_norm.renew()
+    policy.observation_norm.sync()
     observations = rng.normal([1.0, -2.0, 30.0], [1.0, 2.0, 10.0], size=(5, 3)).astype(np.float32)
     observations[0, 0] = 1e6  # clipped
     kept = observations.copy()
@@ -230,7 +230,7 @@ def test_training_goes_on_with_the_statistics_of_the_saved_model(trained: tuple[
     other.set_parameters(model.get_parameters())
     for resumed in (loaded, other):
         for each in (model, resumed):
-            each.policy.observation_norm.renew()
+            each.policy.observation_norm.sync()
         norm, expected = resumed.policy.observation_norm.norms[0], model.policy.observation_norm.norms[0]
         assert norm.observed.count == expected.observed.count == pytest.approx(1600)
         assert th.equal(norm.mean, expected.mean) and th.equal(norm.var, expected.var)
@@ -253,7 +253,7 @@ def test_the_policy_sees_normalised_observations_and_the_regression_what_they_ar
     policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), policy_kwargs=NORMALIZED, **SMALL).policy
     rng = np.random.default_rng(0)
     policy.observation_norm.observe({"": rng.normal(100.0, 2.0, size=(1000, 3))})
-    policy.observation_norm.renew()
+    policy.observation_norm.sync()
     observations = th.as_tensor(rng.normal(100.0, 2.0, size=(5, 3)), dtype=th.float32)
     expected = (observations - 100.0) / 2.0
     assert th.allclose(policy.extract_features(observations), expected, atol=0.2)

@@ -171,8 +171,8 @@ def test_values_know_what_the_policy_remembers(limit: bool) -> None:
     model = GRPO("MlpLstmPolicy", corridors(length=7, limit=limit), **FROZEN, n_steps=16).learn(64)
     batch: Any = model.batch
     going_on = batch.next_observations
-    assert len(going_on.states) == len(batch.going_on) > (4 if limit else 0)
-    last = (batch.lengths.flatten().cumsum(0) - 1)[batch.going_on]
+    assert len(going_on.states) == len(batch.unfinished) > (4 if limit else 0)
+    last = (batch.lengths.flatten().cumsum(0) - 1)[batch.unfinished]
     rows = batch.rows[last]
     _, after = model.policy._remember(RecurrentSteps(batch.observations[rows], batch.states[rows]))
     th.testing.assert_close(going_on.states, after)

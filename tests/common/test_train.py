@@ -208,9 +208,9 @@ def test_steps_of_open_episodes_are_kept_and_found_again() -> None:
         if row % 300 == 299:
             # Only the last 7 groups remain, which may have begun long ago
             open_groups = open_groups[-7:]
-            buffer.evaluate_log_probs(policy)
+            buffer.finish_steps(policy)
             buffer.keep([group.episodes[0] for group in open_groups])
-    buffer.evaluate_log_probs(policy)
+    buffer.finish_steps(policy)
     batch = buffer.batch(open_groups)
     expected = [step for group in open_groups for step in steps[group.episodes[0]]]
     assert len(expected) > 500

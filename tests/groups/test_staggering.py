@@ -33,7 +33,7 @@ class Places(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         batch = self.model.batch  # type: ignore[attr-defined]
-        self.going_on.append(0 if batch is None else len(batch.going_on))
+        self.going_on.append(0 if batch is None else len(batch.unfinished))
 
 
 def toy(n_envs: int = 4, vec_env_cls: Any = DummyVecEnv, **kwargs: Any) -> VecEnv:

@@ -147,7 +147,7 @@ def test_what_follows_the_last_step(time_limit: bool) -> None:
     (batch,) = seen.batches
     # Two episodes of each copy: ten steps to the end, and six
     assert batch.lengths.flatten().tolist() == [10, 10, 6, 6]
-    assert batch.going_on.tolist() == ([0, 1, 2, 3] if time_limit else [2, 3])
+    assert batch.unfinished.tolist() == ([0, 1, 2, 3] if time_limit else [2, 3])
     assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
 
 
@@ -159,7 +159,7 @@ def test_members_that_have_ended_before_are_not_in_an_update() -> None:
     with pytest.warns(UserWarning, match="No update at 16 steps"):
         model.learn(32, callback=seen)
     assert seen.batches[1].lengths.tolist() == [[0, 4], [10, 2]]
-    assert seen.batches[1].going_on.tolist() == [1, 2, 3]
+    assert seen.batches[1].unfinished.tolist() == [1, 2, 3]
     assert seen.batches[1].next_observations[:, 1].tolist() == [10, 10, 2]
     # None has come to an end: a time limit is none
     assert model._n_updates == 0

@@ -16,7 +16,7 @@ from sb3_grpo.classroom.compare.runs import ENV_ID, MAX_SEED, VARIANT_NAME
 from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, find_env
 from sb3_grpo.utils.entries import read_entry
-from sb3_grpo.utils.parameters import Kind, short_repr
+from sb3_grpo.utils.parameters import Check, short_repr
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
 # Keys of an entry in the RL Zoo's files other than the parameters of the algorithm
@@ -238,7 +238,7 @@ def _check_unique(names: list[str], where: str, advice: str = "name each once") 
             raise UsageError(f"{where}: {name!r} is there {count} times: {advice}")
 
 
-def _checked(kind: Kind, value: Any, where: str) -> Any:
+def _checked(kind: Check, value: Any, where: str) -> Any:
     try:
         return kind.check(where, value)
     except ValueError as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sb3_grpo.utils.parameters import Kind, short_repr
+from sb3_grpo.utils.parameters import Check, short_repr
 
 # How actions are chosen in evaluations
 MODES = ("deterministic", "stochastic")
@@ -32,7 +32,7 @@ UNPLANNED = "unplanned"
 
 
 @dataclass(frozen=True)
-class Name(Kind):
+class Name(Check):
     """
     Text that becomes the name of a folder.
 
