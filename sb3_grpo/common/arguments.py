@@ -91,7 +91,7 @@ ARGUMENTS: dict[str, Check] = {
     "gradient_accumulation_steps": Whole(),
     "n_epochs": Whole(none=OF_POLICY),
     "ent_coef": Number(),
-    "vf_coef": Number(low=0, none=OF_POLICY),
+    "vf_coef": Number(low=0, none='0.5 for CnnPolicy with advantage="gae", otherwise 0'),
     "max_grad_norm": Number(positive=True, limit=True),
     "target_kl": Number(positive=True, limit=True, none="no limit"),
     # Groups
@@ -284,6 +284,13 @@ def resolve(model: Any) -> dict[str, Any]:
     return chosen
 
 
+def _check_value_head(model: Any) -> None:
+    if "aux_value_head" in model.policy_kwargs:
+        raise ValueError("policy_kwargs=dict(aux_value_head=...) is set by vf_coef: write vf_coef=0.5.")
+    if model.vf_coef > 0.0 and hasattr(model, "policy") and not model.policy.aux_value_head:
+        raise ValueError(f"vf_coef={model.vf_coef} needs a value head, and this model was made without: make a new one.")
+
+
 def check_together(model: Any) -> None:
     """
     :param model: An algorithm whose arguments are individually valid
@@ -311,6 +318,7 @@ def check_together(model: Any) -> None:
         raise ValueError(
             f"start_sampler={name_of(model.start_sampler)} needs groups with a shared start: leave unrelated_starts=False."
         )
+    _check_value_head(model)
     if model.ref_update_interval is not None and model.kl_coef == 0.0:
         raise ValueError(f"ref_update_interval={model.ref_update_interval} needs a reference policy: kl_coef > 0, e.g. 0.04.")
     policy = model.policy_class

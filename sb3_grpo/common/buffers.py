@@ -120,7 +120,7 @@ class GroupBatch:
     :param elapsed: (B, G) steps that the time limit had counted before the first step
     :param unfinished: (M,) long, indices (0..E-1) of the episodes that continue after their last step
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
-        is 0. Or in the policy's own format
+        is 0. Or in the policy's own format, and :class:`RecurrentSteps` if it has a memory
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
     :param states: (rows, \\*state_shape) what the policy remembered before each step; ``None`` if it has no memory
     """

@@ -31,7 +31,7 @@ class JudgedBatch:
     clip_high: float
 
 
-def summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
+def averaged(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
     """
     :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
     :return: Their means, except for ``ratio_max``: the maximum

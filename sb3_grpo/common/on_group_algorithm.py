@@ -31,7 +31,7 @@ from sb3_grpo.common.arguments import (
     refuse_arguments,
     resolve,
 )
-from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.buffers import Acted, GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
@@ -154,10 +154,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         return MappingProxyType({**values, "policy_kwargs": {**self.default_policy_kwargs, **self.policy_kwargs}})
 
     def _setup_model(self) -> None:
-        chosen = resolve(self)
+        resolve(self)
         check_together(self)
-        if chosen and self.verbose >= 1:
-            print(f"Defaults: {', '.join(f'{name}={value!r}' for name, value in chosen.items())}")
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
         seed = self.seed
@@ -178,6 +176,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _create(self) -> None:
         """Choose the defaults of a new model, which a loaded one keeps. Warn if it cannot learn from images as they are."""
         self.policy_kwargs = self.policy_class.portable_kwargs(self.policy_kwargs)
+        chosen = resolve(self)
+        if self.verbose >= 1:
+            print(f"Defaults: {', '.join(f'{name}={value!r}' for name, value in chosen.items())}")
         self.default_policy_kwargs = self._default_policy_kwargs()
         self._setup_model()
         if not self.policy.observation_norm.keys:
@@ -202,7 +203,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         normalizes = isinstance(self.action_space, spaces.Box) and not (self._vec_normalize_observes or self._has_many_copies)
         # Custom policies and features extractors may rely on the original values
         is_own = not self.policy_class.__module__.startswith("sb3_grpo.") or has_own_extractor(self.policy_kwargs)
-        return {"normalize_observations": True} if normalizes and not is_own else {}
+        kwargs = {"normalize_observations": True} if normalizes and not is_own else {}
+        return kwargs | ({"aux_value_head": True} if self.vf_coef > 0.0 else {})
 
     @property
     def _has_many_copies(self) -> bool:
@@ -232,8 +234,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
-        if self.vf_coef > 0.0:
-            policy_kwargs["aux_value_head"] = True
         try:
             policy = self.policy_class(
                 self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
@@ -345,7 +345,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             n_steps=self.n_steps,
             is_live=self.dynamic_sampling if callable(self.dynamic_sampling) else live_groups,
-            only_live=bool(self.dynamic_sampling),
+            only_live=bool(self.dynamic_sampling) and self.n_steps is None,
             use_masking=self.use_masking,
         )
 
@@ -436,7 +436,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             obs = copied(self._last_obs)
             given = self.collector.given()
             with th.inference_mode():
-                acted = act(obs, **given)
+                acted = Acted(*act(obs, **given))
             actions, self.collector.states = acted.actions, acted.states
             rollout_buffer.add(obs, acted, self.collector.in_groups, given)
             new_obs, rewards, dones, infos = self.collector.step(self.policy.env_actions(actions))
@@ -646,7 +646,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical
-                self.policy.reset_noise(self.n_envs, ended)
+                self.policy.reset_noise_of(ended, self.n_envs)
         else:
             # Check before the policy acts on them
             collector.check_observations(new_obs)

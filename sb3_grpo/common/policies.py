@@ -100,7 +100,7 @@ class ActorPolicy(ActorCriticPolicy):
     # Whether it was trained with action masks that are not in the observations: without them, it does what is forbidden
     has_masks = False
     # Arguments of other policies of this kind, and what to do with them here
-    foreign_arguments: ClassVar[dict[str, str]] = {}
+    foreign_arguments: ClassVar[dict[str, str]] = {"share_features_extractor": "leave it out, as there is no critic network."}
     # Rollout buffer used by GRPO and DAPO
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
 
@@ -149,7 +149,8 @@ class ActorPolicy(ActorCriticPolicy):
         :param kwargs: Arguments left for :class:`ActorCriticPolicy`
         :raises TypeError: if it does not have one of them
         """
-        for name in kwargs.keys() - inspect.signature(ActorCriticPolicy).parameters:
+        known_to_sb3 = inspect.signature(ActorCriticPolicy).parameters.keys() - cls.foreign_arguments.keys()
+        for name in kwargs.keys() - known_to_sb3:
             names = {known for each in cls.__mro__ for known in inspect.signature(each).parameters}
             advice = cls.foreign_arguments.get(name) or did_you_mean(name, names)
             raise TypeError(f"{cls.__name__} has no argument {name!r}: {advice}")
@@ -363,7 +364,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param dist_inputs: (N, \\*) second output of the action sampler: what the action distribution is made from (logits,
+        :param dist_inputs: (N, \\*) ``dist_inputs`` of the action sampler: what the action distribution is made from (logits,
             means or the latent code), or the log probabilities themselves
         :param actions: (N, \\*action_shape) actions returned by the action sampler
         :return: (N,) their log probabilities, provided that the policy has not changed since
@@ -397,7 +398,8 @@ class ActorPolicy(ActorCriticPolicy):
         Get the policy action from an observation, see :meth:`BasePolicy.predict`.
 
         :param observation: the input observation
-        :param state: the last hidden states, for a policy with a memory. ``None`` where an episode begins
+        :param state: the last hidden states, for a policy with a memory: a tuple of (n_layers, n, hidden_size), as those of
+            RecurrentPPO. ``None`` where an episode begins
         :param episode_start: whether the observations are the first of their episodes: the states are then ignored
         :param deterministic: whether to return deterministic actions
         :param action_masks: the actions that are allowed, one row for each observation. ``None``: all
@@ -462,12 +464,11 @@ class ActorPolicy(ActorCriticPolicy):
         masks = () if action_masks is None else (action_masks,)
         return self.get_distribution(observation, *masks).get_actions(deterministic=deterministic)
 
-    def reset_noise(self, n_envs: int = 1, copies: list[int] | None = None) -> None:
+    def reset_noise(self, n_envs: int = 1) -> None:
         """
         Sample new weights for the exploration matrix (gSDE).
 
         :param n_envs: Number of environment copies
-        :param copies: Those to sample for, ``None``: all
         """
         noise = self.action_dist
         if type(noise) is not StateDependentNoiseDistribution:
@@ -476,12 +477,22 @@ class ActorPolicy(ActorCriticPolicy):
         # Same as its sample_weights, but without a distribution object and without a graph: a tenth of the time
         std = noise.get_std(self.log_std.detach())
         drawn = th.randn((n_envs + 1, *std.shape), device=std.device) * std
-        matrices = drawn[1:]
-        if copies is not None:
-            kept = th.ones(n_envs, dtype=th.bool, device=std.device)
-            kept[th.as_tensor(copies, device=std.device)] = False
-            matrices = th.where(kept[:, None, None], noise.exploration_matrices.detach(), matrices)
-        noise.exploration_mat, noise.exploration_matrices = drawn[0], matrices
+        noise.exploration_mat, noise.exploration_matrices = drawn[0], drawn[1:]
+
+    def reset_noise_of(self, copies: list[int], n_envs: int) -> None:
+        """
+        Sample new weights for the exploration matrices of some environment copies (gSDE).
+
+        :param copies: Indices of these copies
+        :param n_envs: Number of environment copies
+        """
+        noise = self.action_dist
+        assert isinstance(noise, StateDependentNoiseDistribution)
+        before = noise.exploration_matrices.detach().clone()
+        self.reset_noise(n_envs)
+        rows = th.as_tensor(copies, device=before.device)
+        before[rows] = noise.exploration_matrices.detach()[rows]
+        noise.exploration_matrices = before
 
 
 class ActorCnnPolicy(ActorPolicy):

@@ -36,6 +36,7 @@ class RecurrentActorPolicy(ActorPolicy):
     is_recurrent = True
     memory_name = "Lstm"
     foreign_arguments: ClassVar[dict[str, str]] = {
+        **ActorPolicy.foreign_arguments,
         "lstm_kwargs": "leave it out. The LSTM has lstm_hidden_size and n_lstm_layers.",
         "shared_lstm": "leave it out, as there is no critic network.",
         "enable_critic_lstm": "leave it out, as there is no critic network.",
@@ -102,9 +103,17 @@ class RecurrentActorPolicy(ActorPolicy):
     def _read(self, obs: PyTorchObs | RecurrentSteps) -> th.Tensor:
         return self._remember(self.steps_of(obs))[0]
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a distribution can be made of what has just been read, as a subclass does not do it in its own way."""
+        parts = ("_read", "_latent", "_predict")
+        return not self._has_own_distribution and all(
+            getattr(type(self), name) is getattr(RecurrentActorPolicy, name) for name in parts
+        )
+
     def action_sampler(self) -> Callable[..., Acted]:
         """See :meth:`ActorPolicy.action_sampler`."""
-        act = None if self._has_own_distribution else fast_sampler(self, [])
+        act = fast_sampler(self, []) if self._is_plain else None
 
         def sample(observations: Any, states: np.ndarray, action_masks: np.ndarray | None = None) -> Acted:
             steps = RecurrentSteps(obs_as_tensor(observations, self.device), th.as_tensor(states, device=self.device))
@@ -155,11 +164,12 @@ class RecurrentActorPolicy(ActorPolicy):
             states = states * goes_on[:, None, None, None]
         steps = RecurrentSteps(obs, states)
         read, after = self._remember(steps)
-        if self._has_own_distribution:
-            distribution = self.get_distribution(steps, *masks)  # type: ignore[arg-type]
-        else:
+        if self._is_plain:
             distribution = self._distribution(self.mlp_extractor.forward_actor(read), *(masks or [None]))
-        return distribution.get_actions(deterministic), tuple(after.movedim(0, 2).cpu().numpy())
+            actions = distribution.get_actions(deterministic)
+        else:
+            actions = self._predict(steps, deterministic, *masks)  # type: ignore[arg-type]
+        return actions, tuple(after.movedim(0, 2).cpu().numpy())
 
 
 class RecurrentActorCnnPolicy(RecurrentActorPolicy):

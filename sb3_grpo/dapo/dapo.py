@@ -63,7 +63,7 @@ class DAPO(GRPO):
     :param policy_loss: A name in ``sb3_grpo.common.losses.POLICY_LOSSES``. Or a function
     :param ent_coef: Entropy coefficient for the loss calculation
     :param vf_coef: Coefficient of an auxiliary value loss, which trains the features extractor. ``None``: 0.5 for
-        ``CnnPolicy``, otherwise 0
+        ``CnnPolicy`` with ``advantage="gae"``, otherwise 0
     :param max_grad_norm: The maximum value for the gradient clipping
     :param target_kl: Limit the KL divergence between updates. ``None``: no limit
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy. 0: none

@@ -18,7 +18,7 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
-from sb3_grpo.common.judged import JudgedBatch, summary
+from sb3_grpo.common.judged import JudgedBatch, averaged
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
     LossInputs,
@@ -114,7 +114,7 @@ class GRPO(OnGroupAlgorithm):
         with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
-        see :class:`RunningRegression`), compared with their mean over all steps of the group.
+        see :class:`ValueRegression`), compared with their mean over all steps of the group.
         ``"auto"``: ``"gae"``; for ``TokenPolicy`` ``"return_to_go"``, for ``CausalLMPolicy`` ``"outcome"``.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
@@ -278,11 +278,12 @@ class GRPO(OnGroupAlgorithm):
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
-        memory = MEMORY_OF_IMAGES if self.policy.reads_images else MEMORY
-        self.value_regression: ValueRegression = (
-            UpdateRegression() if self.n_steps is None else RunningRegression(memory, self._has_many_copies)
-        )
+        self.value_regression = self._make_regression()
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
+
+    def _make_regression(self) -> ValueRegression:
+        memory = MEMORY_OF_IMAGES if self.policy.reads_images else MEMORY
+        return UpdateRegression() if self.n_steps is None else RunningRegression(memory, self._has_many_copies)
 
     def _make_reference(self) -> Reference:
         return Reference(self.policy, self._make_policy, self.kl_estimator)
@@ -294,6 +295,9 @@ class GRPO(OnGroupAlgorithm):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         result = super()._setup_learn(*args, **kwargs)
+        if isinstance(self.value_regression, UpdateRegression) != (self.n_steps is None):
+            # n_steps or n_groups was set after the model was created
+            self.value_regression = self._make_regression()
         if self.reference is None and self.kl_coef > 0.0:
             # Set after the model was created
             self.reference = self._make_reference()
@@ -320,7 +324,8 @@ class GRPO(OnGroupAlgorithm):
             values = self._fit_values(batch) if self.advantage == "gae" else None
             judged = self._judge(batch, values)
         reason = self._why_no_update(judged)
-        if judged is None or reason is not None:
+        if reason is not None or judged is None:
+            assert reason is not None
             self._skip_update(reason)
             if self.n_steps is not None:
                 # While nothing is known, one random policy after the other: some get further than others
@@ -340,7 +345,7 @@ class GRPO(OnGroupAlgorithm):
             of_epoch = [each for step in steps for each in step]
             if not of_epoch:
                 continue
-            stats.append(summary(of_epoch))
+            stats.append(averaged(of_epoch))
             self._n_updates += 1
             # Once per epoch: the mean over all minibatches is less noisy than a single one
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
@@ -565,7 +570,7 @@ class GRPO(OnGroupAlgorithm):
         :param stats: Statistics of all epochs of the update
         :param judged: The judged batch
         """
-        means = {key: value.item() for key, value in summary(stats).items()}
+        means = {key: value.item() for key, value in averaged(stats).items()}
         if sides := [value for key, value in means.items() if key.startswith("clip_fraction_")]:
             means["clip_fraction"] = sum(sides)
         for key, value in means.items():
@@ -577,7 +582,7 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/clip_range_high", judged.clip_high)
         self.logger.record("train/n_live_steps", int(th.count_nonzero(judged.weights * judged.advantages)))
 
-    def _skip_update(self, reason: str | None) -> None:
+    def _skip_update(self, reason: str) -> None:
         """
         Warn, only once, that an update had nothing to learn from.
 

@@ -1,4 +1,4 @@
-"""The wrapper that makes episodes begin from queued starts, and its use in a ``VecEnv``."""
+"""The wrapper that makes episodes begin from queued starts."""
 
 import copy
 import os

@@ -142,6 +142,21 @@ def test_saved_and_resumed_to_the_last_bit(policy: str, tmp_path: Path) -> None:
         assert th.equal(value, loaded.policy.state_dict()[name]), name
 
 
+def test_the_head_stays_with_the_model(tmp_path: Path) -> None:
+    model = GRPO("CnnPolicy", copies(), **SMALL).learn(64)
+    model.vf_coef = 0.0
+    model.learn(64).save(tmp_path / "model")
+    for kwargs in ({}, {"vf_coef": 0.3}):
+        loaded = GRPO.load(tmp_path / "model", copies(), device="cpu", **kwargs).learn(64)
+        assert loaded.policy.aux_value_head and loaded.vf_coef == kwargs.get("vf_coef", 0.0)
+    without = GRPO("CnnPolicy", copies(), vf_coef=0.0, **SMALL)
+    without.vf_coef = 0.5
+    with pytest.raises(ValueError, match=r"vf_coef=0\.5 needs a value head"):
+        without.learn(64)
+    with pytest.raises(ValueError, match=r"aux_value_head=.* is set by vf_coef"):
+        GRPO("CnnPolicy", copies(), policy_kwargs={"aux_value_head": True}, **SMALL)
+
+
 class OwnDistribution(ActorPolicy):
     def get_distribution(self, obs: Any, action_masks: Any = None) -> Any:
         return super().get_distribution(obs, action_masks)

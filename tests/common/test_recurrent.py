@@ -230,3 +230,20 @@ def test_what_is_not_possible(tmp_path: Path) -> None:
             GRPO("MlpLstmPolicy", corridors(), policy_kwargs=wrong)
     with pytest.raises(ValueError, match="remembers earlier observations"):
         GRPO("MlpLstmPolicy", corridors(), **SMALL).export_onnx(tmp_path / "model")
+
+
+class Sharp(RecurrentActorPolicy):
+    """Overrides what lies between the memory and the distribution."""
+
+    def _latent(self, obs: Any) -> th.Tensor:
+        return 10.0 * super()._latent(obs)
+
+
+def test_a_subclass_acts_as_it_learns() -> None:
+    settings = {**SMALL, "n_steps": 16, "n_epochs": 1, "batch_size": None}
+    model = GRPO(Sharp, corridors(), **settings).learn(128)
+    assert model.logger.name_to_value["train/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    obs = corridors().reset()
+    latent = model.policy._latent(th.as_tensor(obs))
+    expected = model.policy._get_action_dist_from_latent(latent).get_actions(deterministic=True)
+    assert (model.predict(obs, deterministic=True)[0] == expected.numpy()).all()

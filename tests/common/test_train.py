@@ -231,6 +231,13 @@ def test_judging_changes_nothing(size: dict[str, Any]) -> None:
         first.batch.rewards = first.batch.rewards + 1.0
 
 
+def test_an_update_in_steps_after_one_of_whole_groups() -> None:
+    model = make_model(GRPO, n_groups=2).learn(100)
+    model.n_groups, model.n_steps = None, 16
+    model.learn(200, reset_num_timesteps=False)
+    assert model.value_regression.state_dict()["sums"] is not None
+
+
 def test_first_epoch_has_ratio_one() -> None:
     for stats in collected(n_epochs=2, batch_size=8).minibatches:
         assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
