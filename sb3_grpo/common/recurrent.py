@@ -104,16 +104,16 @@ class RecurrentActorPolicy(ActorPolicy):
         return self._remember(self.steps_of(obs))[0]
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether a distribution can be made of what has just been read, as a subclass does not do it in its own way."""
-        parts = ("_read", "_latent", "_predict")
-        return not self._has_own_distribution and all(
-            getattr(type(self), name) is getattr(RecurrentActorPolicy, name) for name in parts
+    def _has_own_distribution(self) -> bool:
+        # Otherwise, the distribution is made of what has just been read
+        own = (
+            getattr(type(self), name) is not getattr(RecurrentActorPolicy, name) for name in ("_read", "_latent", "_predict")
         )
+        return super()._has_own_distribution or any(own)
 
     def action_sampler(self) -> Callable[..., Acted]:
         """See :meth:`ActorPolicy.action_sampler`."""
-        act = fast_sampler(self, []) if self._is_plain else None
+        act = None if self._has_own_distribution else fast_sampler(self, [])
 
         def sample(observations: Any, states: np.ndarray, action_masks: np.ndarray | None = None) -> Acted:
             steps = RecurrentSteps(obs_as_tensor(observations, self.device), th.as_tensor(states, device=self.device))
@@ -164,11 +164,11 @@ class RecurrentActorPolicy(ActorPolicy):
             states = states * goes_on[:, None, None, None]
         steps = RecurrentSteps(obs, states)
         read, after = self._remember(steps)
-        if self._is_plain:
+        if self._has_own_distribution:
+            actions = self._predict(steps, deterministic, *masks)  # type: ignore[arg-type]
+        else:
             distribution = self._distribution(self.mlp_extractor.forward_actor(read), *(masks or [None]))
             actions = distribution.get_actions(deterministic)
-        else:
-            actions = self._predict(steps, deterministic, *masks)  # type: ignore[arg-type]
         return actions, tuple(after.movedim(0, 2).cpu().numpy())
 
 
