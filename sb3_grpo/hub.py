@@ -105,17 +105,7 @@ def push_to_hub(
         with th.random.fork_rng():
             th.manual_seed(seed)
             returns = _returns(model, played, n_eval_episodes, deterministic)
-        about = {
-            "algorithm": type(model).__name__,
-            "env": name,
-            "steps": model.num_timesteps,
-            "seed": model.seed,
-            "command": command,
-            **_statistics(returns),
-            "evaluation_seed": seed,
-            "actions": "most likely" if deterministic else "sampled",
-            "version": __version__,
-        }
+        about = {"env": name, "command": command, "evaluation_seed": seed, **_about(model, returns, deterministic)}
         (folder / ABOUT).write_text(json.dumps(about, indent=2))
         shown = f"![The agent untrained, and trained]({CLIP})" if clip is not None else ""
         indented = command.replace("\n", "\n    ")
@@ -162,10 +152,21 @@ def _returns(model: GRPO, env: VecEnv, n_episodes: int, deterministic: bool) -> 
     return found[0]
 
 
-def _statistics(returns: list[float]) -> dict[str, Any]:
+def _about(model: GRPO, returns: list[float], deterministic: bool) -> dict[str, Any]:
     means = np.random.default_rng(0).choice(returns, (10_000, len(returns))).mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5]).tolist()
-    return {"mean": float(np.mean(returns)), "std": float(np.std(returns)), "low": low, "high": high, "episodes": len(returns)}
+    return {
+        "algorithm": type(model).__name__,
+        "steps": model.num_timesteps,
+        "seed": model.seed,
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "low": low,
+        "high": high,
+        "episodes": len(returns),
+        "actions": "most likely" if deterministic else "sampled",
+        "version": __version__,
+    }
 
 
 def _metadata(about: dict[str, Any]) -> str:

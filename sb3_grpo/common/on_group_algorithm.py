@@ -410,12 +410,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         assert self._last_obs is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
-        # Free the groups of the last update, but keep what the copies have already begun for the next one
-        self.batch = None
-        self._drop_used_steps()
-        # Only between updates: a rollout and its update must use the same function of the observations
-        self.policy.observation_norm.sync()
-        self.collector.begin_rollout(self._n_rollout_steps())
+        self._begin_rollout()
 
         callback.on_rollout_start()
         if self.resumption is not None:
@@ -464,6 +459,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _begin_rollout(self) -> None:
+        """Free the groups of the last update, but keep what the copies have already begun for the next one."""
+        self.batch = None
+        self._drop_used_steps()
+        # Only between updates: a rollout and its update must use the same function of the observations
+        self.policy.observation_norm.sync()
+        self.collector.begin_rollout(self._n_rollout_steps())
 
     def _is_ready(self) -> bool:
         """

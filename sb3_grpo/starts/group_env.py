@@ -52,6 +52,16 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
         raise _not_outermost()
 
 
+def _check_spaces_of(make: Callable[[], gym.Env], wrap: Callable[[gym.Env], gym.Env]) -> None:
+    # A DummyVecEnv has no arrays for some observations
+    made = None
+    with contextlib.suppress(Exception):
+        made = wrap(make())
+    if made is not None:
+        made.close()
+        check_spaces(made.observation_space, made.action_space)
+
+
 def refuse_frame_stack(vec_env: VecEnv) -> None:
     """
     :param vec_env: the vectorized environment whose states are to be captured
@@ -141,13 +151,7 @@ def make_group_env(
             monitor_kwargs=monitor_kwargs,
         )
     except (AssertionError, NotImplementedError, TypeError):
-        # A DummyVecEnv has no arrays for some observations
-        made = None
-        with contextlib.suppress(Exception):
-            made = wrap(env_id(**(env_kwargs or {})))
-        if made is not None:
-            made.close()
-            check_spaces(made.observation_space, made.action_space)
+        _check_spaces_of(functools.partial(env_id, **(env_kwargs or {})), wrap)
         raise
     env.step_timeout = limit.check("step_timeout", step_timeout)
     return env
