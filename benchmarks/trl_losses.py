@@ -37,6 +37,9 @@ CASES: dict[str, dict[str, Any]] = {
     "dapo-paper": {"loss_type": "dapo", "beta": 0.0, "epsilon_high": 0.28},
     "prorl": {"loss_type": "dapo", "beta": 1e-3, "epsilon_high": 0.4, "use_bias_correction_kl": False},
     "rloo": {"beta": 0.03},
+    # Where the weights of the made-up numbers are bounded: clip_range_high=0.5
+    "cispo": {"loss_type": "cispo", "beta": 0.0, "epsilon_high": 1.5},
+    "sapo": {"loss_type": "sapo", "beta": 0.0},
 }
 
 

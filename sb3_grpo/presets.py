@@ -10,7 +10,8 @@ that do not carry over to control.
 ``TEXT`` is our own: where to begin with texts and a small ``TokenPolicy``.
 
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
-[DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864.
+[DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864, [MiniMax-M1] arXiv:2506.13585, [ScaleRL] arXiv:2510.13786,
+[SAPO] arXiv:2511.20347.
 """
 
 from math import inf
@@ -142,6 +143,31 @@ PRORL: dict[str, Any] = {
     "ref_update_interval": 250,  # sec. 3: hard resets when progress stalls, also of the optimizer; the number is ours
 }
 
+# CISPO, the loss of [MiniMax-M1] and of [ScaleRL], which compares it with those of DAPO and GSPO
+CISPO: dict[str, Any] = {
+    **_WITHOUT,
+    "policy_loss": "cispo",
+    "advantage": "outcome",  # sec. 3.1: (R_i - mean(R)) / std(R), as in GRPO
+    "advantage_scale": "group",
+    "gamma": 1.0,
+    "clip_range": 1.0,  # sec. 3.1: no lower bound
+    "clip_range_high": 4.0,  # not stated; [ScaleRL], by TRL's documentation: a ratio of at most 5
+    "loss_average": "step",  # sec. 3.1: 1 / sum_i |o_i|
+    "kl_coef": 0.0,  # sec. 3.1: no KL penalty
+    "n_epochs": 1,
+}
+
+# [SAPO]
+SAPO: dict[str, Any] = {
+    **_WITHOUT,
+    "policy_loss": "sapo",
+    "advantage": "outcome",  # (R_i - mean(R)) / std(R)
+    "advantage_scale": "group",
+    "gamma": 1.0,
+    "loss_average": "episode",  # 1/G sum_i 1/|o_i| sum_t
+    "n_epochs": 1,
+}
+
 # For texts, tried on three tasks (docs/text.md). A higher learning rate undoes a warm start on the harder one
 TEXT: dict[str, Any] = {
     "learning_rate": 1e-4,
@@ -164,6 +190,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gspo": GSPO,
     "dapo-paper": DAPO_PAPER,
     "prorl": PRORL,
+    "cispo": CISPO,
+    "sapo": SAPO,
 }
 
 

@@ -162,7 +162,8 @@ def trl_batch() -> tuple[GroupBatch, dict[str, th.Tensor]]:
 @pytest.mark.parametrize("case", TRL["expected"])
 def test_presets_have_the_losses_and_gradients_of_trl(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, estimator = case.partition(", ")
-    model = make_model(name, n_groups=3, **({"kl_estimator": estimator} if estimator else {}))
+    changes = {"kl_estimator": estimator} if estimator else {"clip_range_high": 0.5} if name == "cispo" else {}
+    model = make_model(name, n_groups=3, **changes)
     batch, log_probs = trl_batch()
     # trl adds more to the standard deviation
     ours = functools.partial(group_advantages, eps=TRL["epsilon"])
@@ -186,5 +187,5 @@ def test_presets_have_the_losses_and_gradients_of_trl(case: str, monkeypatch: py
     th.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7)
     if name != "rloo":  # whose value is of the ratio of whole answers: at 1 only the gradient is the same
         assert loss.item() == pytest.approx(expected["loss"], rel=1e-5, abs=1e-7)
-        clipped = stats["clip_fraction_low"] + stats["clip_fraction_high"]
-        assert clipped > 0.0, "numbers that clipping matters for"
+        clipped = sum(share for key, share in stats.items() if key.startswith("clip_fraction_"))
+        assert clipped > 0.0 or name == "sapo", "numbers that clipping matters for"

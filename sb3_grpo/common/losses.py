@@ -5,7 +5,7 @@ The loss of a batch is ``(weights * losses).sum()``. The weights are computed on
 how it is then split into minibatches: their sums add up to the sum over the whole batch, and so do the gradients.
 
 References: [PPO] arXiv:1707.06347, [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783,
-[GSPO] arXiv:2507.18071.
+[GSPO] arXiv:2507.18071, [MiniMax-M1] arXiv:2506.13585, [SAPO] arXiv:2511.20347.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,51 @@ def clip(steps: LossInputs) -> tuple[th.Tensor, Marks]:
     return losses, {"clip_fraction_low": below, "clip_fraction_high": above}
 
 
-POLICY_LOSSES: dict[str, PolicyLoss] = {"clip": clip}
+def cispo(steps: LossInputs) -> tuple[th.Tensor, Marks]:
+    """
+    CISPO, [MiniMax-M1] sec. 3.1: REINFORCE with a clipped importance weight,
+    ``-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi``. Unlike with :func:`clip`, every step keeps a gradient: its weight
+    is bounded, not cut off. So the bounds are of another kind than PPO's 0.2: the paper has no lower one (``clip_low=1``),
+    and TRL's ``epsilon_high=5`` is the largest ratio itself (``clip_high=4``).
+
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised; which ones have their weight bounded, ``clip_fraction_high``
+    """
+    ratio = steps.log_ratio.detach().exp()
+    weight = ratio.clamp(1.0 - steps.clip_low, 1.0 + steps.clip_high)
+    return -weight * steps.advantages * steps.log_prob, {"clip_fraction_high": ratio > 1.0 + steps.clip_high}
+
+
+def sapo(steps: LossInputs) -> th.Tensor:
+    """
+    [SAPO]: a soft gate in place of the clip, ``-A (4 / tau) sigmoid(tau (r - 1))``, whose slope over r is 1 at
+    r = 1 and falls smoothly on both sides, faster for negative advantages: tau is 1 if A > 0, otherwise 1.05. Clip ranges have
+    no effect.
+
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised
+    """
+    tau = th.where(steps.advantages > 0, 1.0, 1.05)
+    return -steps.advantages * (4.0 / tau) * th.sigmoid(tau * (steps.log_ratio.exp() - 1.0))
+
+
+def importance_sampling(steps: LossInputs) -> th.Tensor:
+    """
+    The policy gradient with an importance weight, ``-r A``, and nothing that bounds it: for one epoch, in which r stays close
+    to 1. Clip ranges have no effect.
+
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised
+    """
+    return -steps.log_ratio.exp() * steps.advantages
+
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "clip": clip,
+    "cispo": cispo,
+    "sapo": sapo,
+    "importance_sampling": importance_sampling,
+}
 
 
 def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> tuple[th.Tensor, Marks]:

@@ -1,13 +1,17 @@
 """Policy losses and their weights against numbers computed by hand."""
 
+import math
+
 import pytest
 import torch as th
 
 from sb3_grpo.common.losses import (
     LOSS_WEIGHTS,
+    LossInputs,
     clipped_surrogate,
     cut_off,
     episode_log_ratio,
+    policy_losses,
     step_weights,
     weighted_fractions,
 )
@@ -93,6 +97,35 @@ def test_clip_fractions_count_the_vanishing_gradients():
     clipped_surrogate(log_ratio, advantages, LOW, HIGH).sum().backward()
     low, high = clip_fractions(log_ratio.exp(), advantages, th.ones(500))
     assert (low + high).item() == pytest.approx((log_ratio.grad == 0).float().mean().item())
+
+
+# --- Losses by name -----------------------------------------------------------------------------------------------------
+
+
+def slopes(name: str, ratio: list[float], advantage: float, low: float = 0.2, high: float = 0.28) -> list[float]:
+    """The gradient of each step's loss with respect to the log of its ratio."""
+    log_ratio = th.tensor(ratio).log().requires_grad_()
+    n = len(ratio)
+    advantages, zeros = th.full((n,), advantage), th.zeros(n, dtype=th.long)
+    steps = LossInputs(log_ratio, log_ratio, th.zeros(n), advantages, low, high, None, zeros, zeros, th.zeros(n))
+    losses, _ = policy_losses(name, steps)
+    return th.autograd.grad(losses.sum(), log_ratio)[0].tolist()
+
+
+def test_what_a_ratio_does_to_the_gradient() -> None:
+    ratio = [0.5, 1.0, 3.0]
+    # PPO cuts the gradient off where the policy has gone far enough
+    assert slopes("clip", ratio, 1.0) == pytest.approx([-0.5, -1.0, 0.0])
+    assert slopes("clip", ratio, -1.0) == pytest.approx([0.0, 1.0, 3.0])
+    # CISPO bounds its weight, for either sign, and has no lower bound with clip_low=1
+    assert slopes("cispo", ratio, 1.0, low=1.0, high=1.0) == pytest.approx([-0.5, -1.0, -2.0])
+    assert slopes("cispo", ratio, -1.0, low=0.2, high=1.0) == pytest.approx([0.8, 1.0, 2.0])
+    # SAPO: d/dr (4 / tau) sigmoid(tau (r - 1)) = 4 s (1 - s), times r
+    s = [1 / (1 + math.exp(-1.05 * (each - 1.0))) for each in ratio]
+    expected = [4 * each * (1 - each) * r for each, r in zip(s, ratio, strict=True)]
+    assert slopes("sapo", ratio, -1.0) == pytest.approx(expected) and expected[1] == 1.0
+    assert slopes("sapo", [1e4], 1.0) == pytest.approx([0.0])
+    assert slopes("importance_sampling", ratio, 2.0) == pytest.approx([-1.0, -2.0, -6.0])
 
 
 # --- Sequence-level ratio -----------------------------------------------------------------------------------------------

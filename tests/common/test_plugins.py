@@ -145,7 +145,10 @@ def test_a_number_for_a_schedule_of_a_model() -> None:
 
 def test_names_of_functions_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_such.function", "sb3_grpo.no_such.function", "sb3_grpo.no_such", ".5", "a..b"):
-        with pytest.raises(ValueError, match=f"Unknown policy_loss='{name}', must be one of clip, or a function"):
+        with pytest.raises(
+            ValueError,
+            match=f"Unknown policy_loss='{name}', must be one of clip, cispo, sapo, importance_sampling, or a function",
+        ):
             make_model(policy_loss=name)
     # An error in the module is another matter
     monkeypatch.syspath_prepend(tmp_path)
