@@ -3,7 +3,8 @@ Group-relative advantages: each episode is compared with the episodes that start
 
 Shapes: B groups of G members, the longest episode has T steps. ``rewards`` and ``mask`` are (B, G, T), and ``mask`` is True
 for the steps that exist (``t < length``). Advantages are (B, G, T), 0 where ``mask`` is False. Padding values of ``rewards``
-are ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783.
+are ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783,
+[MaxRL] arXiv:2602.02710.
 """
 
 from collections.abc import Callable
@@ -141,6 +142,28 @@ def return_to_go_advantages(
     return scale_advantages(advantages, deviations, mask, scale, eps)
 
 
+def maxrl_advantages(
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
+) -> th.Tensor:
+    """
+    [MaxRL]: ``(R_i - mean(R)) / mean(R)``, shared by all steps of episode i. Where R is 0 or 1, the rarer a success the more
+    it counts: in the mean, this is the gradient of the log of the probability of success, as a series of G terms.
+
+    ``scale`` has no effect. See :func:`group_advantages` for parameters, return value and errors.
+
+    :raises ValueError: if the mean of a group is not positive, unless all members are equal
+    """
+    mean = discounted_returns_to_go(rewards, mask, gamma)[..., 0].mean(1, keepdim=True)
+    deviations = outcome_advantages(rewards, mask, gamma, leave_one_out, "none", eps)
+    refused = (mean <= 0.0) & deviations[..., 0].any(1, keepdim=True)
+    if refused.any():
+        raise ValueError(
+            f'advantage="maxrl" divides by the mean return of each group, and one has {mean[refused][0].item():g}: it is for '
+            "rewards that are not negative, such as 0 and 1."
+        )
+    return th.where(mean > 0.0, 1.0 / mean, 0.0)[..., None] * deviations
+
+
 def td_residuals(
     rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float, last_values: th.Tensor | None = None
 ) -> th.Tensor:
@@ -193,6 +216,7 @@ KINDS: dict[str, AdvantageFunction] = {
     "process": process_advantages,
     "return_to_go": return_to_go_advantages,
     "gae": gae_advantages,
+    "maxrl": maxrl_advantages,
 }
 
 
@@ -211,8 +235,8 @@ def group_advantages(
 
     :param rewards: (B, G, T), floating point; for "gae", the :func:`td_residuals`
     :param mask: (B, G, T) bool, True for existing steps
-    :param kind: "outcome", "process", "return_to_go" or "gae": see the function of that name. Or a function that is called
-        like these, with all but ``rewards`` and ``mask`` as keyword arguments
+    :param kind: "outcome", "process", "return_to_go", "gae" or "maxrl": see the function of that name. Or a function that is
+        called like these, with all but ``rewards`` and ``mask`` as keyword arguments
     :param gamma: discount factor in [0, 1]
     :param leave_one_out: compute the baseline from the other members only
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`

@@ -54,7 +54,7 @@ class DAPO(GRPO):
     :param gamma: Discount factor. ``None``: 0.99; for ``CausalLMPolicy`` 1
     :param clip_range: The ratio may fall to ``1 - clip_range``, it can be a function of the current progress remaining
     :param advantage: What is compared within a group: ``"auto"``, ``"gae"``, ``"return_to_go"``, ``"outcome"``,
-        ``"process"``, or a function
+        ``"process"``, ``"maxrl"``, or a function
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance
     :param leave_one_out: Whether to exclude a member from the mean that it is compared with
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``, or not at all

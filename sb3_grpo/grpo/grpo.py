@@ -113,6 +113,7 @@ class GRPO(OnGroupAlgorithm):
     :param advantage: What is compared within a group. ``"return_to_go"``: the discounted return from each step on, compared
         with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
+        ``"maxrl"``: the outcome, divided by the group's mean (MaxRL), for rewards that are not negative.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
         see :class:`ValueRegression`), compared with their mean over all steps of the group.
         ``"auto"``: ``"gae"``; for ``TokenPolicy`` ``"return_to_go"``, for ``CausalLMPolicy`` ``"outcome"``.

@@ -239,3 +239,15 @@ def test_gae_by_hand():
     # A member that is alone at the end has a signal there, which the mean over those alive would take away
     assert group_advantages(residuals, mask, **kwargs)[0, 0, 2] != 0
     assert group_advantages(residuals, mask, **kwargs | {"kind": "return_to_go"})[0, 0, 2] == 0
+
+
+def test_maxrl_by_hand() -> None:
+    # prime-rl: (r - mean) / mean, 0 where nobody succeeds
+    outcomes = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.5, 1.0, 0.0, 0.5]]
+    expected = [[3.0, -1.0, -1.0, -1.0], [0.0] * 4, [0.0] * 4, [0.0, 1.0, -1.0, 0.0]]
+    assert [advantages_of(*each, kind="maxrl", scale="batch") for each in outcomes] == expected
+    for negative in ([-1.0, 0.0], [-1.0, 1.0]):
+        with pytest.raises(
+            ValueError, match=r"divides by the mean return of each group, and one has (-0\.5|0): it is for rewards"
+        ):
+            advantages_of(*negative, kind="maxrl")

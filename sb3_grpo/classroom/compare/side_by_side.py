@@ -66,7 +66,7 @@ def _value_model(algo: str, settings: Settings) -> str:
     if algo not in ALGORITHMS:
         return "critic network" if algo in _WITH_CRITIC_NETWORK else ""
     if settings.get("advantage") != "gae":
-        return "none" if settings.get("advantage") in ("outcome", "return_to_go", "process") else ""
+        return "none" if settings.get("advantage") in ("outcome", "return_to_go", "process", "maxrl") else ""
     earlier = "with earlier updates at half weight" if _in_steps(settings) else "of each update alone"
     return f"linear critic in closed form, no critic network; fitted to the steps {earlier}"
 
@@ -82,6 +82,7 @@ def _advantage(algo: str, settings: Settings) -> str:
         "return_to_go": "return to go",
         "outcome": "whole episode's return",
         "process": "process rewards",
+        "maxrl": "whole episode's return",
     }
     kind, scale = settings.get("advantage", ""), settings.get("advantage_scale")
     baseline = "the other members' mean" if settings.get("leave_one_out") == "True" else "the group's mean"
