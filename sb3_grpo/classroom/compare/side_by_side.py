@@ -87,6 +87,8 @@ def _advantage(algo: str, settings: Settings) -> str:
     kind, scale = settings.get("advantage", ""), settings.get("advantage_scale")
     baseline = "the other members' mean" if settings.get("leave_one_out") == "True" else "the group's mean"
     divided = f"; divided by the {scale}'s standard deviation" if scale in ("group", "batch") else ""
+    if kind == "maxrl":
+        divided = "; divided by that mean"
     # A function of the user's has a name, and does what it does
     return f"{words[kind]} minus {baseline}{divided}" if kind in words else kind
 
