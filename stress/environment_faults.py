@@ -25,10 +25,10 @@ from sb3_grpo import DAPO, GRPO, make_group_env
 from stress.common import write_trust
 
 IN_ANY = (
-    *("raises", "raises in reset", "hangs", "returns None", "wrong shape"),
+    *("raises", "raises in reset", "returns None", "wrong shape"),
     *("nan observation", "infinite observation", "nan in reset", "nan reward", "infinite reward"),
 )
-IN_A_PROCESS = ("is killed", "exits", "runs out of descriptors")
+IN_A_PROCESS = ("hangs", "is killed", "exits", "runs out of descriptors")
 SETTINGS: dict[str, tuple[type[GRPO], dict[str, Any]]] = {
     "GRPO": (GRPO, {"n_steps": 32}),
     "DAPO": (DAPO, {"n_steps": 32}),

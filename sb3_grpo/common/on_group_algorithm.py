@@ -327,8 +327,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.collector.dispatcher.fill()
         fresh = self._last_obs is None
         former_logger = getattr(self, "_logger", None)
-        with self.collector.guarded:
-            result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if former_logger is not None and former_logger is not self._logger:
             former_logger.close()  # otherwise each call of learn leaves a thread of TensorBoard's writer behind
         if fresh:

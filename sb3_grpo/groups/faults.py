@@ -3,11 +3,8 @@
 import math
 import re
 import signal
-import threading
 import time
 import traceback
-from contextlib import nullcontext
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,6 @@ from sb3_grpo.utils.vec_envs import innermost, names_of, offers, overrides_step
 
 # Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
-# The longest alarm that every system accepts, in seconds
-MAX_ALARM = 1e8
 
 GYMNASIUM_SAYS = (
     "In Gymnasium, step(action) returns (observation, reward, terminated, truncated, info), and reset(*, seed=None, "
@@ -36,19 +31,14 @@ class EnvironmentFault(RuntimeError):
     """A copy of the environment raised an error, exceeded the time limit of a step, or its process ended."""
 
 
-class StepTimeout(Exception):
-    """A step of an environment in this process took too long."""
-
-
 class GuardedEnv:
     """
     The training environment, whose faults name the copy, the episode's step, and what to do.
 
-    The time of a step is limited by the ``step_timeout`` of the environment, see :func:`make_group_env`: for copies in this
-    process by an alarm, which only works in the main thread; for copies in subprocesses, by waiting for their answers.
+    The time of a step of copies in subprocesses is limited by the ``step_timeout`` of the environment, see
+    :func:`make_group_env`.
 
     :param env: The training environment
-    :raises ValueError: if an alarm is needed, and this is not the main thread or the system has no alarms
     """
 
     def __init__(self, env: VecEnv):
@@ -59,29 +49,8 @@ class GuardedEnv:
         self._splits_steps = not overrides_step(env)
         # A copy that has failed can no longer be asked
         self._names = names_of(env)
-        default = math.inf if self._processes is None else PROCESS_TIMEOUT
         said = vars(self._copies).get("step_timeout")
-        self.seconds: float = default if said is None else said
-        self._needs_alarm = self._processes is None and not math.isinf(self.seconds)
-        if self._needs_alarm and not (hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()):
-            raise ValueError(
-                f"step_timeout={self.seconds:g} in this process needs the main thread, and a system that has alarms (not "
-                "Windows). Build the copies in processes, make_group_env(..., vec_env_cls=SubprocVecEnv), or leave "
-                "step_timeout=None."
-            )
-
-    def __enter__(self) -> None:
-        if self._needs_alarm:
-            self._before = signal.signal(signal.SIGALRM, self._alarm)
-            signal.setitimer(signal.ITIMER_REAL, min(self.seconds, MAX_ALARM))
-
-    def __exit__(self, *error: object) -> None:
-        if self._needs_alarm:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, self._before)
-
-    def _alarm(self, number: int, frame: FrameType | None) -> None:
-        raise StepTimeout(self._late)
+        self.seconds: float = PROCESS_TIMEOUT if said is None else said
 
     @property
     def _late(self) -> str:
@@ -94,19 +63,18 @@ class GuardedEnv:
         :return: See ``VecEnv.step``
         :raises EnvironmentFault: if copies in subprocesses have not answered in time, or an observation has the wrong shape
         """
-        with self if self._needs_alarm else nullcontext():
-            try:
-                if not self._splits_steps:
-                    return self.env.step(actions)
-                self.env.step_async(actions)
-                if self._processes is not None and not math.isinf(self.seconds):
-                    self._wait(self._processes, times)
-                return self.env.step_wait()
-            except (KeyError, ValueError) as error:
-                fault = self.fault_of(error, times) or self._shape_fault(times)
-                if fault is None:
-                    raise
-                raise fault from error
+        try:
+            if not self._splits_steps:
+                return self.env.step(actions)
+            self.env.step_async(actions)
+            if self._processes is not None and not math.isinf(self.seconds):
+                self._wait(self._processes, times)
+            return self.env.step_wait()
+        except (KeyError, ValueError) as error:
+            fault = self.fault_of(error, times) or self._shape_fault(times)
+            if fault is None:
+                raise
+            raise fault from error
 
     def _wait(self, processes: SubprocVecEnv, times: np.ndarray) -> None:
         """Wait until all copies in subprocesses have sent the result of their step, which stays in the pipe."""

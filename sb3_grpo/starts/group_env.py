@@ -120,12 +120,11 @@ def make_group_env(
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
-    :param step_timeout: maximum number of seconds that a step of all copies may take in training, which then ends with an
-        error that names the copy. The first reset of copies in separate processes is not limited. ``None``: 600 if the copies
-        run in separate processes (``SubprocVecEnv``), no limit otherwise
+    :param step_timeout: maximum number of seconds that a step of copies in separate processes (``SubprocVecEnv``) may take in
+        training, which then ends with an error that names the copy. The first reset is not limited. ``None``: 600
     :return: the vectorized environment
     """
-    limit = Number(0.001, limit=True, none="the limit of the kind of environment", why="a step takes some time")
+    limit = Number(0.001, limit=True, none="600 seconds", why="a step takes some time")
     n_envs, seed = Whole(high=MAX_ENVS).check("n_envs", n_envs), Whole(0, MAX_SEED, none="no seed").check("seed", seed)
     if not isinstance(env_id, str) and not callable(env_id):
         raise ValueError(
@@ -154,6 +153,9 @@ def make_group_env(
         _check_spaces_of(functools.partial(env_id, **(env_kwargs or {})), wrap)
         raise
     env.step_timeout = limit.check("step_timeout", step_timeout)
+    if step_timeout is not None and not isinstance(env, SubprocVecEnv):
+        env.close()
+        raise ValueError(f"step_timeout={step_timeout} needs copies in processes of their own: vec_env_cls=SubprocVecEnv.")
     return env
 
 
