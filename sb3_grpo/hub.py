@@ -85,7 +85,7 @@ def push_to_hub(
     seed = int(np.random.SeedSequence([model.seed or 0, 1]).generate_state(1)[0])
     played = make_env_of(env, min(16, n_eval_episodes), seed) if isinstance(env, str) else model._wrap_env(env)
     normalizer = unwrap_vec_normalize(played)
-    if model._vec_normalize_observes or (normalizer is not None and normalizer.norm_obs):
+    if model.is_normalized_outside or model._vec_normalize_observes or (normalizer is not None and normalizer.norm_obs):
         raise ValueError(
             "The statistics of VecNormalize are not in the file of a model, and their own file is a pickle. Train with "
             "policy_kwargs=dict(normalize_observations=True) in place of VecNormalize(norm_obs=True): then they are."

@@ -139,6 +139,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
         self.has_masks = False  # saved for the policy
+        self.is_normalized_outside = False  # saved: whether its policy needs the statistics of a VecNormalize
         self._sampler: tuple[Any, StartSampler] | None = None  # with the start_sampler it was made from
         self.resumption = self.saved_by_version = None
         self._sampling_rounds = 0
@@ -308,6 +309,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             raise ValueError(
                 f"There is no environment to learn from. Give one: {name}.load(path, env=...), or model.set_env(...)."
             )
+        self.is_normalized_outside = self._vec_normalize_observes
         if self._vec_normalize_observes and "normalize_observations" in self.default_policy_kwargs.keys() - self.policy_kwargs:
             warn_user(
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "

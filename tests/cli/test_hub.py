@@ -115,6 +115,9 @@ def test_what_cannot_be_shared(repos: Path) -> None:
     normalized = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
     with pytest.raises(ValueError, match=r"statistics of VecNormalize are not in the file.*normalize_observations=True"):
         hub.push_to_hub(GRPO("MlpPolicy", normalized, **SMALL), "me/cart", "CartPole-v1")
+    GRPO("MlpPolicy", normalized, **SMALL).learn(32).save(repos / "model")
+    with pytest.raises(ValueError, match="statistics of VecNormalize are not in the file"):
+        hub.push_to_hub(GRPO.load(repos / "model"), "me/cart", "CartPole-v1", n_eval_episodes=2)
     lists = GRPO("MlpPolicy", "CartPole-v1", **SMALL, policy_loss=lambda *args: args[0])
     with pytest.raises(ValueError, match=r"policy_loss is .* no data"):
         hub.push_to_hub(lists, "me/cart", n_eval_episodes=2)
