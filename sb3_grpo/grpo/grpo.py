@@ -318,30 +318,19 @@ class GRPO(OnGroupAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
-        judged = None
-        if self.batch is not None:
-            # Once for the whole batch: what is judged does not depend on how it is split into minibatches
-            batch = replace(self.batch, rewards=self._rewards(self.batch))
-            values = self._fit_values(batch) if self.advantage == "gae" else None
-            judged = self._judge(batch, values)
-        reason = self._why_no_update(judged)
-        if reason is not None or judged is None:
-            assert reason is not None
-            self._skip_update(reason)
-            if self.n_steps is not None:
-                # While nothing is known, one random policy after the other: some get further than others
-                draw_head(self.policy.action_net)
+        judged = self._judged_batch()
+        if judged is None:
             return
 
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
-        whole_episodes = self.ratio_level == "episode" or batch.has_sequences
+        whole_episodes = self.ratio_level == "episode" or judged.batch.has_sequences
         n_accumulated = self.gradient_accumulation_steps
         stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):
             # Do a complete pass on the batch, in a new order each time
-            parts = list(minibatches(batch.episode, judged.kept, self.batch_size, whole_episodes))
+            parts = list(minibatches(judged.batch.episode, judged.kept, self.batch_size, whole_episodes))
             steps = [self._step(judged, parts[i : i + n_accumulated]) for i in range(0, len(parts), n_accumulated)]
             of_epoch = [each for step in steps for each in step]
             if not of_epoch:
@@ -355,6 +344,26 @@ class GRPO(OnGroupAlgorithm):
         if stats:
             self._log_update(stats, judged)
             self._update_reference()
+
+    def _judged_batch(self) -> JudgedBatch | None:
+        """
+        Judge the steps of the last rollout, once for the whole batch: it does not matter how it is split into minibatches.
+
+        :return: The judged batch; ``None``, with a warning the first time, if nothing can be learned from it
+        """
+        judged = None
+        if self.batch is not None:
+            batch = replace(self.batch, rewards=self._rewards(self.batch))
+            values = self._fit_values(batch) if self.advantage == "gae" else None
+            judged = self._judge(batch, values)
+        reason = self._why_no_update(judged)
+        if reason is None:
+            return judged
+        self._skip_update(reason)
+        if self.n_steps is not None:
+            # While nothing is known, one random policy after the other: some get further than others
+            draw_head(self.policy.action_net)
+        return None
 
     def _rewards(self, batch: GroupBatch) -> th.Tensor:
         """
