@@ -86,6 +86,7 @@ class ActorPolicy(ActorCriticPolicy):
         observations, or you use a custom policy or features extractor. Do not use it for a pretrained policy, whose inputs
         would change after the first rollout
     :param aux_value_head: Whether to create this head: GRPO and DAPO do so with ``vf_coef``
+    :param has_masks: Whether it was trained with action masks: without them, it does what is forbidden. GRPO and DAPO say so
     :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -97,8 +98,6 @@ class ActorPolicy(ActorCriticPolicy):
     is_recurrent: ClassVar[bool] = False
     # What the names of policies have before "Policy", if they have a memory
     memory_name: ClassVar[str] = ""
-    # Whether it was trained with action masks that are not in the observations: without them, it does what is forbidden
-    has_masks = False
     # Arguments of other policies of this kind, and what to do with them here
     foreign_arguments: ClassVar[dict[str, str]] = {"share_features_extractor": "leave it out, as there is no critic network."}
     # Rollout buffer used by GRPO and DAPO
@@ -113,6 +112,7 @@ class ActorPolicy(ActorCriticPolicy):
         *,
         normalize_observations: bool = False,
         aux_value_head: bool = False,
+        has_masks: bool = False,
         optimizer_class: type[th.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -123,6 +123,7 @@ class ActorPolicy(ActorCriticPolicy):
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         self.normalize_observations = normalize_observations
         self.aux_value_head = aux_value_head
+        self.has_masks = has_masks
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
         if aux_value_head:
             self._check_layers()
@@ -172,7 +173,7 @@ class ActorPolicy(ActorCriticPolicy):
         return policy_kwargs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        own = ("normalize_observations", "aux_value_head")
+        own = ("normalize_observations", "aux_value_head", "has_masks")
         return {**super()._get_constructor_parameters(), **{name: getattr(self, name) for name in own}}
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:

@@ -235,7 +235,9 @@ def test_prediction_without_the_masks_of_the_training_warns(tmp_path: Any) -> No
         env = make_shop(n_envs=1)
         model = GRPO(policy, env, **SMALL, n_steps=16).learn(32)
         model.save(tmp_path / "model")
-        for each in (model, GRPO.load(tmp_path / "model")):
+        model.policy.save(tmp_path / "policy")
+        alone = type(model.policy).load(tmp_path / "policy")
+        for each in (model, GRPO.load(tmp_path / "model"), alone):
             with pytest.warns(UserWarning, match=r"trained with action masks and is used without.*Actor\(model"):
                 each.predict(env.reset())
         evaluate_policy(Actor(model, env), env, n_eval_episodes=1)  # type: ignore[arg-type]
