@@ -1,5 +1,6 @@
 """Groups of episodes that share one start, and the test whether there is something to learn from them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,20 @@ def judge(groups: list[Group], is_live: LiveFunction) -> list[bool]:
     return live.tolist()
 
 
+def start_share(outcomes: th.Tensor) -> float:
+    """
+    Share of the variance of outcomes that lies between groups: the intraclass correlation, from the unbiased estimates of both
+    variances (one-way analysis of variance). If members share a start, the mean of the group takes this share of the noise
+    out of advantages that are outcomes; with unrelated starts it is 0 on average.
+
+    :param outcomes: (B, G)
+    :return: At most 1, and by chance below 0; NaN for fewer than two groups, or if all outcomes are equal
+    """
+    size = outcomes.shape[1]
+    between, within = size * outcomes.mean(1).var(), outcomes.var(1).mean()
+    return ((between - within) / (between + (size - 1) * within)).item()
+
+
 def summary(groups: list[Group], live: list[bool]) -> dict[str, float]:
     """
     :param groups: Groups that are complete and can be judged
@@ -152,6 +167,8 @@ def summary(groups: list[Group], live: list[bool]) -> dict[str, float]:
         "dead_fraction": 1.0 - float(np.mean(live)),
         "overlong_fraction": float(np.mean([episode.truncated for episode in episodes])),
     }
+    if len(groups) > 1 and math.isfinite(share := start_share(raw)):
+        found["start_share"] = share
     if all(episode.is_success is not None for episode in episodes):
         successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
         found |= {"success_rate": float(successes.mean()), "pass_at_group_size": float(successes.any(axis=1).mean())}

@@ -1,4 +1,5 @@
 import functools
+import math
 from collections import Counter
 from itertools import count
 from typing import Any
@@ -13,6 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of
 
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.group import start_share
 from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
 from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
@@ -312,3 +314,13 @@ def test_unrelated_starts_and_a_callback_that_resets_the_environment(sizes: dict
         model.learn(15 if "n_groups" in sizes else 24, callback=callback)
     env.close()
     assert callback.seen
+
+
+def test_the_share_of_the_start_in_the_variance() -> None:
+    # By hand: means 1 and 4, 3 * var(means) = 13.5; variance within 1; (13.5 - 1) / (13.5 + 2 * 1)
+    assert start_share(th.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])) == pytest.approx(12.5 / 15.5)
+    generator = th.Generator().manual_seed(0)
+    for share in (0.0, 0.3, 0.9):
+        starts, noise = (th.randn(shape, generator=generator, dtype=th.float64) for shape in ((4000, 1), (4000, 4)))
+        assert start_share(share**0.5 * starts + (1 - share) ** 0.5 * noise) == pytest.approx(share, abs=0.05)
+    assert math.isnan(start_share(th.ones(3, 4)))
