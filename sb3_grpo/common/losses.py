@@ -102,9 +102,8 @@ def cispo(steps: LossInputs) -> tuple[th.Tensor, Marks]:
 
 def sapo(steps: LossInputs) -> th.Tensor:
     """
-    [SAPO]: a soft gate in place of the clip, ``-A (4 / tau) sigmoid(tau (r - 1))``, whose slope over r is 1 at
-    r = 1 and falls smoothly on both sides, faster for negative advantages: tau is 1 if A > 0, otherwise 1.05. Clip ranges have
-    no effect.
+    [SAPO]: a soft gate in place of the clip, ``-A (4 / tau) sigmoid(tau (r - 1))``. Its slope over r is -A at r = 1 and falls
+    smoothly on both sides, faster for negative advantages: tau is 1 if A > 0, otherwise 1.05. Clip ranges have no effect.
 
     :param steps: M steps
     :return: (M,) loss of each step, to be minimised

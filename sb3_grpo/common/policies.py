@@ -40,7 +40,11 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 
 class NoCritic(nn.Module):
-    """Stands where PPO's policies have their value network. :param policy: Name of the policy"""
+    """
+    Stands where PPO's policies have their value network.
+
+    :param policy: Name of the policy
+    """
 
     def __init__(self, policy: str):
         super().__init__()
@@ -413,11 +417,9 @@ class ActorPolicy(ActorCriticPolicy):
         obs, is_vectorized = self.obs_to_tensor(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         # A subclass may not take any
-        masks = (
-            ()
-            if action_masks is None
-            else (th.as_tensor(checked_masks(action_masks, n, self.action_space), device=self.device),)
-        )
+        masks: tuple[th.Tensor, ...] = ()
+        if action_masks is not None:
+            masks = (th.as_tensor(checked_masks(action_masks, n, self.action_space), device=self.device),)
         with th.no_grad(), suitable_threads(self, n):
             chosen, state = self._choose(obs, n, masks, deterministic, state, episode_start)
         actions = self.env_actions(chosen.cpu().numpy().reshape((-1, *self.action_space.shape)))  # type: ignore[misc, arg-type]
