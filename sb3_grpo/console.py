@@ -17,6 +17,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.group_env import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.ranks import rank
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
@@ -39,6 +40,8 @@ def say(*parts: str | Text, stderr: bool = False) -> None:
     :param parts: the parts of the line
     :param stderr: whether to print to stderr instead of stdout
     """
+    if rank() > 0 and not stderr:
+        return  # the first one speaks
     # Text instead of markup: "[box2d]" is not a style
     Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
 

@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.checkpoint.training import Stateful, save_training
 from sb3_grpo.utils.parameters import Whole, short_repr
+from sb3_grpo.utils.ranks import gather
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import call, innermost, offers
 
@@ -87,7 +88,9 @@ class TrainingCheckpoint(BaseCallback):
     def _on_rollout_start(self) -> None:
         # SB3 updates self.num_timesteps only in on_step
         n_steps = self.model.num_timesteps
-        if n_steps < self._next_steps or time.perf_counter() < self._next_time:
+        is_due = n_steps >= self._next_steps and time.perf_counter() >= self._next_time
+        # A checkpoint holds the episodes of all ranks, and the first one decides when
+        if not gather(is_due)[0]:
             return
         begin = time.perf_counter()
         try:
@@ -95,7 +98,7 @@ class TrainingCheckpoint(BaseCallback):
         except OSError as error:
             warn_user(f"No checkpoint after {n_steps} steps ({error}): the training goes on, and the older ones are there.")
         else:
-            if self.verbose >= 1:
+            if self.verbose >= 1 and path is not None:
                 print(f"Checkpoint after {n_steps} steps: {path}")
         self._plan_next(time.perf_counter() - begin)
 

@@ -17,6 +17,7 @@ from sb3_grpo.checkpoint.folder import Checkpoint, write_checkpoint
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.random_states import process_state
+from sb3_grpo.utils.ranks import gather, n_ranks, rank
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import ask, call, innermost, offers
 
@@ -67,7 +68,7 @@ class _NoEpisodesError(Exception):
     """The episodes in progress cannot be saved, or not be reached again."""
 
 
-def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Stateful]) -> Path:
+def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Stateful]) -> Path | None:
     """
     Write a checkpoint of a training run between two updates.
 
@@ -75,22 +76,31 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     :param model: The model, in ``on_rollout_start``
     :param keep: Number of checkpoints to keep
     :param also: Further objects to save, by name
-    :return: The new checkpoint
+    :return: The new checkpoint; ``None`` on the ranks that do not write it
     """
     try:
         episodes, differs = _save_episodes(model), None
     except _NoEpisodesError as error:
         episodes, differs = None, str(error)
-    state = {
+    of_rank = {
+        # The file of the model has those of the first rank
+        "starts": model._start_rng.bit_generator.state,
+        "last_obs": model._last_obs,
         # Saved even without episodes: without its statistics, a VecNormalize would change what the policy sees
         "wrappers": [_attributes_of(each) for each in _wrappers(model.env)],
         "episodes": episodes,
+        # A model about to resume has not restored its generators yet: keep the states it will resume with
+        "random_states": process_state() if model.resumption is None else model.resumption.random_states,
+    }
+    of_ranks = gather(of_rank)
+    if rank() > 0:
+        return None
+    state = {
+        "of_ranks": of_ranks,
         "parts": {name: part.state_dict() for name, part in model.training_parts().items()},
         "begun_at": model._num_timesteps_at_start,
         "total_timesteps": model._total_timesteps - model._num_timesteps_at_start,
         "nanoseconds": time.time_ns() - model.start_time,
-        # A model about to resume has not restored its generators yet: keep the states it will resume with
-        "random_states": process_state() if model.resumption is None else model.resumption.random_states,
         "logged": {name: dict(getattr(model.logger, name)) for name in _LOGGED},
         "also": {name: each.state_dict() for name, each in also.items()},
     }
@@ -99,6 +109,7 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         "env_id": model.env_id,
         "env": describe_env(model.env),
         "n_envs": model.n_envs,
+        "n_ranks": n_ranks(),
         "seed": model.seed,
         "differs": differs,
         "versions": versions(),
@@ -119,6 +130,8 @@ def load_training(model: Any, checkpoint: Checkpoint) -> None:
     if changed:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
     state = checkpoint.read_state()
+    state |= state.pop("of_ranks")[rank()]
+    model._start_rng.bit_generator.state, model._last_obs = state.pop("starts"), state.pop("last_obs")
     for wrapper, attributes in zip(_wrappers(model.env), state.pop("wrappers"), strict=True):
         vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
     try:

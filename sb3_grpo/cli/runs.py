@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -24,6 +25,7 @@ from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_re
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.machine import describe_machine, versions
+from sb3_grpo.utils.ranks import RankLost, gather, n_ranks, rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +40,8 @@ def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
 
     :param rows: its cells, row by row
     """
+    if rank() > 0:
+        return
     table = Table.grid(padding=(0, 2))
     for row in rows:
         table.add_row(*row)
@@ -121,6 +125,9 @@ def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
     :return: the same arguments, or those that the run in ``args.resume`` was started with, except for ``device`` if
         ``--device`` is given
     """
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if restarted and args.output is not None and (args.output / CHECKPOINTS).exists():
+        args.resume, args.argv = args.output, args.argv[:1]
     if args.resume is None:
         return args
     folder, given = args.resume, [each for each in args.argv[1:] if each.startswith("--")]
@@ -226,7 +233,7 @@ class Run:
         self.curve = curve
         self.config: dict[str, Any] = {}
         self.interrupted = False
-        self.error: Exception | None = None
+        self.error: Exception | RankLost | None = None
         self.seconds, self.steps = 0.0, 0
 
     @property
@@ -255,16 +262,17 @@ class Run:
             model = algorithm(policy, env, seed=args.seed, device=args.device, **others, **settings)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
-        args.output = make_output(args.output, Path("runs", args.algo), name)
+        # The folder of the first rank is that of all
+        args.output = gather(make_output(args.output, Path("runs", args.algo), name) if rank() == 0 else None)[0]
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
         used = known_settings(algorithm) | settings
         # What was chosen where nothing was given; not the functions that given schedules have become
         left = {name for name in used if settings.get(name) is None or settings[name] == "auto"}
         used |= {name: value for name, value in model.settings.items() if name in left or name == "policy_kwargs"}
         machine = {**describe_machine(), "device": str(model.device)}
-        command = shlex.join(["sb3-grpo", *args.argv])
+        typed = f"{command()} {shlex.join(args.argv)}"
         policy_name = type(model.policy).__name__
-        self.config = {"command": command, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
+        self.config = {"command": typed, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model
 
@@ -281,6 +289,8 @@ class Run:
         :param sections: sections to add to ``config.json``, or to replace there
         """
         self.config |= sections
+        if rank() > 0:
+            return
         replace_text(self.output / CONFIG, f"{json.dumps(self.config, indent=2, default=str)}\n")
 
     def announce(self, model: GRPO, policy: str) -> None:
@@ -290,7 +300,8 @@ class Run:
         :param model: the model
         :param policy: name of the policy, as users write it
         """
-        say(Text(self.title, "bold"), f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device}")
+        processes = f" in {n_ranks()} processes" if n_ranks() > 1 else ""
+        say(Text(self.title, "bold"), f": {policy}, {model.n_copies} copies{processes}, seed {model.seed}, {model.device}")
 
     def learn(self, model: GRPO) -> None:
         """
@@ -308,7 +319,7 @@ class Run:
                 model.learn(self.args.timesteps, callback=[self.curve, progress, checkpoint])
         except KeyboardInterrupt:
             self.interrupted = True
-        except Exception as raised:
+        except (Exception, RankLost) as raised:
             self.error = raised
         finally:
             signal.signal(signal.SIGTERM, sigterm)
@@ -341,12 +352,26 @@ class Run:
         saved = ", ".join(sorted(path.name for path in self.output.iterdir()))
         rows = [("Training" if self.is_complete else "Interrupted after", took), *rows, ("Saved", f"{self.output}: {saved}")]
         say_table([(Text(label, "bold"), Text(text, overflow="fold")) for label, text in rows])
-        if self.is_complete:
-            return OK
-        say(f"To resume: sb3-grpo {self.args.command} --resume {shlex.quote(str(self.output))}")
+        if not self.is_complete:
+            say(f"To resume: {command()} {self.args.command} --resume {shlex.quote(str(self.output))}")
+        return self.end()
+
+    def end(self) -> int:
+        """
+        End the run.
+
+        :return: the exit code
+        """
         if self.error is not None:
             raise self.error
-        return INTERRUPTED
+        return OK if self.is_complete else INTERRUPTED
+
+
+def command() -> str:
+    """
+    :return: how this program is called
+    """
+    return "sb3-grpo" if n_ranks() == 1 else f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m sb3_grpo"
 
 
 @contextmanager

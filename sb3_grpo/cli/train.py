@@ -22,6 +22,7 @@ from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import is_atari_id, make_env_of
 from sb3_grpo.text.tokens import TokenSpace
+from sb3_grpo.utils.ranks import own_copies, rank
 
 
 class EpisodeReturns(Curve):
@@ -65,7 +66,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.set_defaults(run=_train, command="train")
 
 
-def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
+def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int | None) -> VecEnv:
     """
     :param env_id: id of the environment, as given on the command line
     :param spec: its Gymnasium spec
@@ -105,7 +106,7 @@ def _train(args: argparse.Namespace) -> int:
         raise UsageError(f"{' and '.join(missing)} must be given, or the run that is to go on, with --resume FOLDER")
     _check_device(args.device)
     spec = find_env(args.env)
-    env = _make_env(args.env, spec, args.n_envs, args.seed)
+    env = _make_env(args.env, spec, *own_copies(args.n_envs, args.seed))
     policy = _choose_policy(env.observation_space)
     returns = EpisodeReturns()
     run = Run(args, args.env, returns)
@@ -117,6 +118,8 @@ def _train(args: argparse.Namespace) -> int:
     run.announce(model, policy)
     run.learn(model)
     env.close()
+    if rank() > 0:
+        return run.end()
     # Saved before the evaluation: a later Ctrl-C loses only that
     run.save(model, episodes=len(returns.points))
     _save_curve(args.output / "curve.png", run.title, returns.points, spec.reward_threshold)

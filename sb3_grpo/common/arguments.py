@@ -271,7 +271,7 @@ def resolve(model: Any) -> dict[str, Any]:
     choose("vf_coef", 0.5 if is_plain and model.advantage == "gae" else 0.0)
     is_per_step = model.advantage == "gae" and model.ratio_level == "step"
     choose("loss_average", "step" if is_per_step else "episode")
-    steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // model.n_envs)
+    steps_per_copy = max(MIN_STEPS_PER_COPY, STEPS_PER_UPDATE // model.n_copies)
     if model.n_steps is None and model.n_groups is None and not hasattr(model, "policy"):
         if judges_whole_episodes(model) is None:
             choose("n_steps", steps_per_copy)
@@ -341,7 +341,7 @@ def check_together(model: Any) -> None:
     # A model that was only loaded to predict needs none of the following
     if model.env is None:
         return
-    if model.n_steps == model.n_envs == 1:
+    if model.n_steps == model.n_copies == 1:
         raise ValueError(
             "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a step needs others to be compared with."
         )

@@ -1,6 +1,7 @@
 """Storage of grouped rollouts, and the batch that one update learns from."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -48,11 +49,36 @@ class Minibatch(NamedTuple):
     :param steps: (M,) indices of its steps, in 0..N-1
     :param episodes: The episodes that they belong to, on the host; only if whole episodes stay together
     :param n_minibatches: Number of minibatches in the batch
+    :param n_shared: Number of steps of the minibatch of which these are a share; ``None``: they are all of it
     """
 
     steps: th.Tensor
     episodes: np.ndarray | None
     n_minibatches: int
+    n_shared: float | None = None
+
+    def mean(self, values: th.Tensor) -> th.Tensor:
+        """
+        :param values: (M,)
+        :return: Their mean; of a share, what it adds to the mean of the whole minibatch
+        """
+        return values.mean() if self.n_shared is None else values.sum() / self.n_shared
+
+    def share(self, rank: int, n_ranks: int, episode: th.Tensor) -> "Minibatch":
+        """
+        :param rank: Number of a share, from 0
+        :param n_ranks: Number of shares
+        :param episode: (N,) the episode of each step of the batch
+        :return: The share; if it is empty, steps that do not count
+        """
+        steps, episodes = self.steps[rank::n_ranks], None
+        if self.episodes is not None:
+            episodes = self.episodes[rank::n_ranks]
+            steps = self.steps[th.isin(episode[self.steps], th.as_tensor(episodes, device=self.steps.device))]
+        if len(steps):
+            return Minibatch(steps, episodes, self.n_minibatches, len(self.steps))
+        # A loss without steps is not defined
+        return self._replace(n_minibatches=0, n_shared=math.inf)
 
 
 class PackedObservations:
@@ -82,6 +108,27 @@ class RecurrentSteps:
     states: th.Tensor
     sequence: th.Tensor | None = None
     time: th.Tensor | None = None
+
+    @staticmethod
+    def joined(parts: Sequence["RecurrentSteps"]) -> "RecurrentSteps":
+        """
+        :param parts: Steps that are sequences of their own
+        :return: All of them
+        """
+        return RecurrentSteps(joined([each.observations for each in parts]), joined([each.states for each in parts]))
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """
+    :param parts: Tensors of the same kind; or dicts, or objects with a method ``joined``, of them
+    :return: One after the other
+    """
+    first = parts[0]
+    if isinstance(first, th.Tensor):
+        return th.cat([*parts])
+    if isinstance(first, dict):
+        return {key: joined([each[key] for each in parts]) for key in first}
+    return first.joined(parts)
 
 
 def observations_in(observations: Any, rows: th.Tensor) -> Any:
@@ -146,6 +193,30 @@ class GroupBatch:
     def has_sequences(self) -> bool:
         """Whether the policy reads the steps of an episode together."""
         return self.states is not None or isinstance(self.observations, PackedObservations)
+
+    @staticmethod
+    def joined(batches: Sequence["GroupBatch"]) -> "GroupBatch":
+        """
+        :param batches: Batches of different groups, which other copies have played
+        :return: The batch of all of them, in this order
+        """
+        longest = max(each.mask.shape[-1] for each in batches)
+        n_rows = n_episodes = 0
+        parts: list[dict[str, Any]] = []
+        for each in batches:
+            missing = 0, longest - each.mask.shape[-1]
+            moved = {
+                "rows": each.rows + n_rows,
+                "episode": each.episode + n_episodes,
+                "unfinished": each.unfinished + n_episodes,
+                "rewards": th.nn.functional.pad(each.rewards, missing),
+                "mask": th.nn.functional.pad(each.mask, missing),
+            }
+            parts.append(vars(each) | moved)
+            n_rows, n_episodes = n_rows + len(each.actions), n_episodes + each.lengths.numel()
+        found = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
+        of_all: dict[str, Any] = {name: joined(values) if values else None for name, values in found.items()}
+        return GroupBatch(**of_all)
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """

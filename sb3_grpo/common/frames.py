@@ -1,5 +1,6 @@
 """Storage of stacked frames: each frame is stored once, not once for every observation that contains it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -35,6 +36,16 @@ class StackedImages:
         :return: (M, \\*shape) their images
         """
         return self.planes.index_select(0, self.index.index_select(dim, rows).flatten()).view(-1, *self.shape)
+
+    @staticmethod
+    def joined(parts: Sequence["StackedImages"]) -> "StackedImages":
+        """
+        :param parts: Images of the same shape
+        :return: All of them
+        """
+        begins = np.cumsum([0, *(len(each.planes) for each in parts[:-1])]).tolist()
+        index = th.cat([each.index + begin for each, begin in zip(parts, begins, strict=True)])
+        return StackedImages(th.cat([each.planes for each in parts]), index, parts[0].shape)
 
 
 class FrameStore:

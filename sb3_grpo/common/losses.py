@@ -169,15 +169,15 @@ def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high:
     return (advantages < 0) & (ratio < 1.0 - clip_low), (advantages > 0) & (ratio > 1.0 + clip_high)
 
 
-def weighted_fractions(marks: Marks, weights: th.Tensor) -> dict[str, th.Tensor]:
+def weighted_fractions(marks: Marks, weights: th.Tensor, of_batch: th.Tensor) -> dict[str, th.Tensor]:
     """
-    :param marks: (N,) bool by name
-    :param weights: (N,), a mask or the weights of the steps
-    :return: By name, the fraction of the steps that are marked, relative to the sum of the weights: scalars on the device,
-        0 if all weights are 0
+    :param marks: (M,) bool by name, for the steps of a minibatch
+    :param weights: (M,) their weights in the loss
+    :param of_batch: (N,) the weights of all steps of the batch
+    :return: By name, the fraction of the steps that are marked, whose mean over the minibatches is that of the batch: scalars
+        on the device, 0 if all weights are 0
     """
-    weights = weights.to(th.get_default_dtype())
-    total = weights.sum().clamp(min=th.finfo(weights.dtype).tiny)
+    total = of_batch.sum().clamp(min=th.finfo(of_batch.dtype).tiny)
     return {name: (weights * marked).sum() / total for name, marked in marks.items()}
 
 

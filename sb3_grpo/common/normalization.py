@@ -1,6 +1,7 @@
 """Normalisation of observations as part of the policy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -28,7 +29,9 @@ class RunningNorm(nn.Module):
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
         # On the host and in double precision: in single precision, a mean far from 0 would stop changing
-        self.observed = RunningMeanStd(0.0, shape)
+        self._observed = RunningMeanStd(0.0, shape)
+        # Means, variances and counts since the last sync
+        self.recent: list[tuple[np.ndarray, np.ndarray, int]] = []
         self.register_buffer("mean", th.zeros(shape))
         self.register_buffer("var", th.ones(shape))
 
@@ -39,13 +42,23 @@ class RunningNorm(nn.Module):
         """
         :param x: (N, \\*shape) observations to add to the statistics
         """
-        self.observed.update(x.astype(np.float64))
+        x = x.astype(np.float64)
+        self.recent.append((x.mean(axis=0), x.var(axis=0), len(x)))
+
+    @property
+    def observed(self) -> RunningMeanStd:
+        """Moments of all observations so far."""
+        observed = self._observed.copy()
+        for moments in self.recent:
+            observed.update_from_moments(*moments)
+        return observed
 
     def sync(self) -> None:
         """Update the statistics to all observations so far, if there are any."""
-        if self.observed.count > 0:
-            self.mean.copy_(th.as_tensor(self.observed.mean))
-            self.var.copy_(th.as_tensor(self.observed.var))
+        self._observed, self.recent = self.observed, []
+        if self._observed.count > 0:
+            self.mean.copy_(th.as_tensor(self._observed.mean))
+            self.var.copy_(th.as_tensor(self._observed.var))
 
     def get_extra_state(self) -> th.Tensor:
         """
@@ -62,7 +75,8 @@ class RunningNorm(nn.Module):
         if values.size != 2 * self.mean.numel() + 1:
             return  # other observations: PyTorch raises an error about the shapes of mean and var
         mean, var = values[:-1].reshape(2, *self.mean.shape)
-        self.observed.mean, self.observed.var, self.observed.count = mean.copy(), var.copy(), float(values[-1])
+        self._observed.mean, self._observed.var, self._observed.count = mean.copy(), var.copy(), float(values[-1])
+        self.recent = []
 
 
 class ObservationNorm(nn.Module):
@@ -90,7 +104,19 @@ class ObservationNorm(nn.Module):
         for key, norm in zip(self.keys, self.norms, strict=True):
             norm.observe(observations[key])  # type: ignore[operator]
 
+    @property
+    def recent(self) -> list[Any]:
+        """What has been observed since the last ``sync``."""
+        return [norm.recent for norm in self.norms]
+
     def sync(self) -> None:
         """Update the statistics to all observations so far."""
         for norm in self.norms:
             norm.sync()  # type: ignore[operator]
+
+    def join(self, of_ranks: Sequence[list[Any]]) -> None:
+        """
+        :param of_ranks: What each rank has observed
+        """
+        for norm, recent in zip(self.norms, zip(*of_ranks, strict=True), strict=True):
+            norm.recent = [moments for each in recent for moments in each]  # type: ignore[assignment]

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
-from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.arguments import (
@@ -33,6 +32,7 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import Acted, GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.common.distributed import SharedRollout, begin_training, of_this_rank
 from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
     ActorPolicy,
@@ -49,6 +49,7 @@ from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number, Whole, short_repr
+from sb3_grpo.utils.ranks import RolloutStopped, choose_gpu, gather, n_ranks, own_copies, rank, share
 from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import copied
@@ -69,7 +70,7 @@ _NOT_AS_IN_SB3 = {"policy", "env", "n_steps", "gae_lambda"}
 
 def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
     try:
-        return make_env_of(env_id, n_envs, seed)
+        return make_env_of(env_id, *own_copies(n_envs, seed))
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:
@@ -110,6 +111,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :param _init_setup_model: See :class:`GRPO`
         """
         check_policy(policy, self.policy_aliases)
+        choose_gpu()
+        if rank() > 0:
+            arguments = {**arguments, "verbose": 0, "tensorboard_log": None}
         n_envs = ARGUMENTS["n_envs"].check("n_envs", arguments["n_envs"])
         if _init_setup_model:
             check_env(env, n_envs)
@@ -172,6 +176,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.batch = None
         self._collector = None
         self.policy = self._make_policy()
+        if rank() > 0 and seed is not None:
+            # All ranks begin with the same policy, and act with different random numbers
+            set_random_seed(int(np.random.SeedSequence([seed, rank()]).generate_state(1)[0]), self.device.type == "cuda")
         self._maybe_recommend_cpu(ActorPolicy.__name__)
 
     def _create(self) -> None:
@@ -208,9 +215,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
         return kwargs | ({"aux_value_head": True} if self.vf_coef > 0.0 else {})
 
     @property
+    def n_copies(self) -> int:
+        """Number of environment copies, with those of the other ranks of ``torchrun``."""
+        return self.n_envs * n_ranks()
+
+    @property
     def _has_many_copies(self) -> bool:
         """Whether an update of the default size is a moment of the episode, if the copies are in lockstep."""
-        return self.n_envs > STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
+        return self.n_copies > STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
 
     @property
     def _vec_normalize_observes(self) -> bool:
@@ -264,6 +276,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if seed is not None:
             # In place: the collector draws from it
             self._start_rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+            if rank() > 0 and self.env is not None:
+                self.env.seed(seed + rank() * self.n_envs)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
@@ -315,11 +329,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
-        if (n_processes := os.environ.get("WORLD_SIZE", "1")) != "1":
-            warn_user(
-                f"WORLD_SIZE={n_processes}: each process trains a model of its own, with the same seed the same one. GRPO and "
-                "DAPO learn in one process, on one device."
-            )
+        begin_training(self)
         goes_on = self._last_obs is not None and self._collector is not None
         if self.resumption is None:
             goes_on = goes_on and not reset_num_timesteps and self.collector.can_go_on(self.env, self._group_settings)
@@ -341,7 +351,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _group_settings(self) -> GroupSettings:
         return GroupSettings(
             group_size=self.group_size,
-            n_groups=self.n_groups or 0,
+            n_groups=share(self.n_groups or 0),
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             n_steps=self.n_steps,
@@ -409,6 +419,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :return: True if the rollout is complete, False if callback terminated rollout prematurely.
         """
         assert self._last_obs is not None, "No previous observation was provided"
+        rollout = SharedRollout(self)
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
         self._begin_rollout()
@@ -424,7 +435,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         is_ready = self.collector.queue.ready()
         while not is_ready:
             if self.collector.is_disturbed() and not self._begin_again():
-                return False
+                return self._stop()
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
@@ -451,15 +462,24 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # Give access to local variables
             callback.update_locals(locals())
             if not callback.on_step():
-                self._finish_steps()
-                return False
+                return self._stop()
 
         self._finish_steps()
-        self._take_groups()
+        self._take_groups(rollout)
 
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _stop(self) -> bool:
+        """
+        End a rollout that is not complete, on all ranks.
+
+        :return: False
+        """
+        self._finish_steps()
+        gather(None, stop=True)
+        return False
 
     def _begin_rollout(self) -> None:
         """Free the groups of the last update, but keep what the copies have already begun for the next one."""
@@ -487,8 +507,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         """
         if self.n_steps is None or self.n_steps != self.default_n_steps:
             return self.n_steps
-        share = int(SHARE_PER_UPDATE * self.num_timesteps / self.n_envs)
-        return max(self.n_steps, min(share, MAX_STEPS_PER_UPDATE // self.n_envs))
+        grown = int(SHARE_PER_UPDATE * self.num_timesteps / self.n_copies)
+        return max(self.n_steps, min(grown, MAX_STEPS_PER_UPDATE // self.n_copies))
 
     def _check_live(self, n_steps: int) -> None:
         """
@@ -532,13 +552,18 @@ class OnGroupAlgorithm(SavedAlgorithm):
             self.policy.reset_noise(self.n_envs)
         return self.num_timesteps < self._total_timesteps
 
-    def _take_groups(self) -> None:
-        """Turn the groups of the rollout into the batch of the update."""
+    def _take_groups(self, rollout: SharedRollout) -> None:
+        """
+        Turn the groups of the rollout into the batch of the update.
+
+        :param rollout: The rollout
+        """
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take(self._last_obs)
         kept = self.collector.queue.learned(groups)
-        self.batch = self.rollout_buffer.batch(kept) if kept else None
-        self._log_groups([group for group in groups if group.can_be_judged])
+        batch = self.rollout_buffer.batch(kept) if kept else None
+        self.batch, judged = rollout.join(batch, [group for group in groups if group.can_be_judged])
+        self._log_groups(judged)
 
     def _log_groups(self, groups: list[Group]) -> None:
         """
@@ -576,7 +601,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             name = tb_log_name or type(self).__name__
             n_rows = self.batch_size or max(STEPS_PER_UPDATE, (self.n_steps or 0) * self.n_envs)
-            with unchecked_distributions(), suitable_threads(self.policy, n_rows):
+            with unchecked_distributions(), suitable_threads(self.policy, n_rows), suppress(RolloutStopped):
+                callback, progress_bar = of_this_rank(callback), progress_bar and rank() == 0
                 super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:

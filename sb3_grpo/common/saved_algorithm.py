@@ -28,6 +28,7 @@ from sb3_grpo.utils.machine import VERSION
 from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
 from sb3_grpo.utils.random_states import set_process_state
+from sb3_grpo.utils.ranks import n_ranks, own_copies, rank
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 
@@ -70,6 +71,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             by default cannot be included
         """
         Choice(("sb3", "safe")).check("format", format)
+        if rank() > 0:
+            return  # the first one saves
         self.saved_by_version = VERSION
         if format == "safe":
             excluded = {*(exclude or ())} - {*(include or ())} | self._never_in_safe_files(vars(self))
@@ -238,8 +241,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         name, needed = manifest["algorithm"], manifest["env"]
         if name != cls.__name__:
             raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
+        if (n_then := manifest["n_ranks"]) != n_ranks():
+            raise ValueError(
+                f"{checkpoint.path} holds the episodes of {n_then} processes, and these are {n_ranks()}: resume it with "
+                f"torchrun --nproc-per-node {n_then}."
+            )
         env_id = env if isinstance(env, str) else manifest["env_id"] if env is None else None
-        made: Any = env if env_id is None else make_env_of(env_id, manifest["n_envs"], manifest["seed"])
+        made: Any = env if env_id is None else make_env_of(env_id, *own_copies(manifest["n_envs"] * n_then, manifest["seed"]))
         if made is None:
             raise ValueError(f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training: {needed}.")
         model = cls.load(checkpoint.path, made, device, custom_objects, force_reset=False)

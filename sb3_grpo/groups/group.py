@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
 
-from sb3_grpo.starts.starts import Start
+from sb3_grpo.starts.starts import SnapshotStart, Start
 from sb3_grpo.utils.plugins import name_of
 
 if TYPE_CHECKING:
@@ -89,6 +89,19 @@ class Group:
     def can_be_judged(self) -> bool:
         """Whether the group is complete, and its outcomes are those of whole episodes."""
         return self.complete and not any(episode.is_cut for episode in self.episodes)
+
+    def results(self) -> "Group":
+        """
+        :return: The group without its states and observations: small enough to be sent to other processes
+        """
+        start = self.start
+        if isinstance(start, SnapshotStart):
+            start = replace(start, observation=None, wrappers=b"", simulator=None, replay=None)
+        group = replace(self, start=start, probe=None, first_observation=None, trace=None)
+        group.episodes = [
+            replace(each, group=group, next_observation=None, next_state=None, text=None) for each in self.episodes
+        ]
+        return group
 
 
 def outcomes(groups: list[Group]) -> th.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from sb3_grpo.groups.group import Episode, Group, LiveFunction, judge, live_groups
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import NextLife, SeedStart, SnapshotStart, Start
+from sb3_grpo.utils.ranks import gather, n_ranks, rank, share
 
 if TYPE_CHECKING:
     from sb3_grpo.starts.probes import Probe
@@ -124,16 +125,20 @@ class GroupQueue:
     def _draw_group(self) -> None:
         start: Start | None = None
         if self.settings.sampler is not None:
-            start = self.next_lives.popleft() if self.next_lives else self.settings.sampler(self.rng)
+            start = self.next_lives.popleft() if self.next_lives else self._draw_start(self.settings.sampler)
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
         # A snapshot includes the state of the random generators: its noise would be the same in every group
         noise_seed = int(self.rng.integers(2**31)) if isinstance(start, SnapshotStart) else None
-        group = Group(self._n_drawn, start, noise_seed, self._next_probe(start))
+        group = Group(self._n_drawn * n_ranks() + rank(), start, noise_seed, self._next_probe(start))
         group.episodes = [Episode(next(_episode_ids), group, member) for member in range(self.settings.group_size)]
         self._n_drawn += 1
         self.groups.append(group)
         self._waiting.extend(group.episodes)
+
+    def _draw_start(self, sampler: StartSampler) -> Start:
+        # All ranks draw the same starts, and take turns in playing them
+        return [sampler(self.rng) for _ in range(n_ranks())][rank()]
 
     def _next_probe(self, start: Start | None) -> "Probe | None":
         """
@@ -279,7 +284,8 @@ class WholeGroupQueue(GroupQueue):
             if self._n_judged + len(latest) < self._n_wanted or not all(group.complete for group in latest):
                 return False
             live = self.live(latest)
-            n_missing = self.settings.n_groups - self._n_live - sum(live)
+            # Ranks end a round together
+            n_missing = sum(gather(self.settings.n_groups - self._n_live - sum(live)))
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
             for group, is_live in zip(latest, live, strict=True):
@@ -290,7 +296,7 @@ class WholeGroupQueue(GroupQueue):
                     for episode in group.episodes:
                         episode.text = None
             self._n_judged, self._n_live = self._n_wanted, self._n_live + sum(live)
-            self._n_wanted += n_missing
+            self._n_wanted += share(n_missing)
             self.n_sampling_rounds += 1
 
     def wanted_groups(self) -> list[Group]:
@@ -327,8 +333,9 @@ class StepQueue(GroupQueue):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        # The update in progress: how many steps of all copies; how many have been taken; how many of these in dead groups
-        self._n_wanted = self._n_taken = self._n_dead = 0
+        # The update in progress: how many steps of all copies; how many have been taken; how many of these in dead groups.
+        # It cannot end before a number of steps
+        self._n_wanted = self._n_taken = self._n_dead = self._n_least = 0
 
     def _has_room(self) -> bool:
         return True  # each open group has an episode in progress, or one that a copy takes next
@@ -339,7 +346,7 @@ class StepQueue(GroupQueue):
             episode.n_used, episode.first_row = episode.length, 0
         # Also after a rollout that a callback stopped, whose steps are not learned from
         self._close([*self.groups])
-        self._n_wanted = n_steps * self.n_envs
+        self._n_wanted = self._n_least = n_steps * self.n_envs
         self._n_taken = self._n_dead = self._n_live = 0
         self.n_sampling_rounds = 1
 
@@ -361,13 +368,14 @@ class StepQueue(GroupQueue):
                 self._n_dead += sum(member.length - member.n_used for member in group.episodes)
 
     def ready(self) -> bool:
-        n_left = self._n_wanted - self._n_taken
         max_rounds = self.settings.max_sampling_rounds
-        if max_rounds == 1 or n_left > 0:
-            return n_left <= 0
-        if self._n_dead + n_left <= 0:
+        if max_rounds is not None and self._n_taken >= max_rounds * self._n_wanted:
             return True
-        return max_rounds is not None and self._n_taken >= max_rounds * self._n_wanted
+        if self._n_taken < self._n_least:
+            return False
+        # Ranks take equally many steps, and end together
+        self._n_least = self._n_wanted + -(-sum(gather(self._n_dead)) // n_ranks())
+        return self._n_taken >= self._n_least
 
     def wanted_groups(self) -> list[Group]:
         return [group for group in self.groups if any(episode.length > episode.n_used for episode in group.episodes)]

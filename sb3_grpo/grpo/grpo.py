@@ -49,6 +49,7 @@ from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo.policies import POLICIES
 from sb3_grpo.starts.starts import Start
+from sb3_grpo.utils.ranks import n_ranks, rank, same_random_numbers, shares_steps, sum_gradients
 from sb3_grpo.utils.user_warnings import warn_user
 
 
@@ -312,6 +313,7 @@ class GRPO(OnGroupAlgorithm):
             self.reference.begin_rollout(self.policy, self._n_updates)
         return super().collect_rollouts(*args, **kwargs)
 
+    @same_random_numbers
     def train(self) -> None:
         """
         Update policy using the groups of the last rollout.
@@ -470,10 +472,16 @@ class GRPO(OnGroupAlgorithm):
         """
         self.policy.optimizer.zero_grad()
         stats = []
+        shares = n_ranks() > 1 and shares_steps(self.policy)
         for minibatch in parts:
+            if shares:
+                minibatch = minibatch.share(rank(), n_ranks(), judged.batch.episode)
             loss, of_loss = self._loss(judged, minibatch)
             (loss / len(parts)).backward()
             stats.append({**of_loss, "loss": loss.detach()})
+        if shares:
+            # The weights of all steps sum to one, and so do the gradients of the shares
+            stats = sum_gradients(self.policy, stats)
         # Clip grad norm
         grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
         # Waits for the device at each step: non-finite values must never reach the policy
@@ -547,7 +555,7 @@ class GRPO(OnGroupAlgorithm):
         if self.reference is not None and self.kl_estimator != "k1_in_reward":
             step_kl_loss, kl_ref = self.reference.kl(distribution, inputs, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
-            stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
+            stats |= {"kl_ref": minibatch.mean(kl_ref), "kl_loss": (weights * step_kl_loss).sum()}
         if judged.value_targets is not None and values is not None:
             squared_errors = (values - judged.value_targets[minibatch.steps]).square()
             step_loss = step_loss + self.vf_coef * squared_errors
@@ -555,14 +563,14 @@ class GRPO(OnGroupAlgorithm):
         loss = (weights * step_loss).sum()
 
         with th.no_grad():
-            stats |= weighted_fractions(marked, weights)
+            stats |= weighted_fractions(marked, weights, judged.weights)
             stats |= {
                 # The parts of the loss are weighted like the loss, the other statistics are means over the steps
                 "loss": loss,
                 "policy_gradient_loss": (weights * policy_loss).sum(),
                 "entropy_loss": (weights * entropy_loss).sum(),
-                "entropy": -entropy_loss.mean(),
-                "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
+                "entropy": -minibatch.mean(entropy_loss),
+                "approx_kl": minibatch.mean(kl_estimate(old_log_prob, log_prob, "k3")),
                 "ratio_max": log_ratio.exp().max(),
             }
         return loss, {key: value.detach() for key, value in stats.items()}

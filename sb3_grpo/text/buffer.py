@@ -1,5 +1,6 @@
 """Buffer for grouped rollouts of text, which stores each text once instead of once per token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,15 @@ class EpisodeTexts(PackedObservations):
         place[minibatch.episodes] = np.arange(len(minibatch.episodes))
         place_of, steps = to_device(place, episode.device), minibatch.steps
         return TokenSteps(self.texts[minibatch.episodes, :longest], place_of[episode[steps]], self.last[steps])
+
+    @staticmethod
+    def joined(parts: Sequence["EpisodeTexts"]) -> "EpisodeTexts":
+        """
+        :param parts: Texts of different episodes
+        :return: All of them
+        """
+        texts, n_tokens = (np.concatenate(each) for each in zip(*((each.texts, each.n_tokens) for each in parts), strict=True))
+        return EpisodeTexts(texts, n_tokens, th.cat([each.last for each in parts]))
 
 
 class TokenRolloutBuffer(GroupRolloutBuffer):

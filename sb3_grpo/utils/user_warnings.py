@@ -4,6 +4,8 @@ import sys
 import warnings
 from types import FrameType
 
+from sb3_grpo.utils.ranks import rank
+
 _PACKAGES = ("sb3_grpo", "stable_baselines3", "rl_zoo3", "gymnasium")
 
 
@@ -14,6 +16,8 @@ def warn_user(message: str) -> None:
 
     :param message: Text of the warning
     """
+    if rank() > 0:
+        return  # the first one warns
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -289,12 +289,6 @@ def test_environments(env: Any, message: str) -> None:
         GRPO("MlpPolicy", env)
 
 
-def test_processes_of_torchrun_are_told_that_each_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.warns(UserWarning, match="WORLD_SIZE=2: each process trains a model of its own"):
-        GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY).learn(8)
-
-
 def test_messages_do_not_break_off_in_the_middle_of_a_space() -> None:
     space = spaces.Dict({f"part{i}": spaces.Box(np.arange(5.0), np.arange(5.0) + 1, dtype=np.float64) for i in range(3)})
     with pytest.raises(ValueError, match=r"are a Dict with the entries part0, part1, part2: write "):

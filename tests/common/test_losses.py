@@ -72,22 +72,22 @@ def test_surrogate_at_ratio_one_is_the_policy_gradient():
 
 def clip_fractions(ratio: th.Tensor, advantages: th.Tensor, weights: th.Tensor) -> tuple[th.Tensor, ...]:
     marks = dict(zip(("low", "high"), cut_off(ratio, advantages, LOW, HIGH), strict=True))
-    return tuple(weighted_fractions(marks, weights).values())
+    return tuple(weighted_fractions(marks, weights, weights).values())
 
 
 def test_clip_fractions_by_hand():
     ratio = th.tensor([0.7, 0.7, 1.3, 1.3, 1.25, 1.0, 0.7, 1.3])
     advantages = th.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0])
-    everything = th.ones(8, dtype=th.bool)
+    everything = th.ones(8)
     # Below: steps 0 and 6. Above: step 2 only, as 1.25 < 1.28 and an advantage of 0 has no gradient to cut off
     low, high = clip_fractions(ratio, advantages, everything)
     assert (low.item(), high.item()) == (0.25, 0.125)
     # Without step 6
-    low, high = clip_fractions(ratio, advantages, th.arange(8) != 6)
+    low, high = clip_fractions(ratio, advantages, (th.arange(8) != 6).float())
     assert (low.item(), high.item()) == pytest.approx((1 / 7, 1 / 7))
     low, high = clip_fractions(ratio, advantages, th.tensor([0.3, 0, 0.1, 0, 0, 0, 0.0, 0.0]) * 1e-6)
     assert (low.item(), high.item()) == pytest.approx((0.75, 0.25))
-    assert [f.item() for f in clip_fractions(ratio, advantages, ~everything)] == [0.0, 0.0]
+    assert [f.item() for f in clip_fractions(ratio, advantages, 0 * everything)] == [0.0, 0.0]
 
 
 def test_clip_fractions_count_the_vanishing_gradients():

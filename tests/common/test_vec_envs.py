@@ -38,9 +38,9 @@ class Outcomes:
 
     drawn: list[Group]
 
-    def _take_groups(self) -> None:
+    def _take_groups(self, rollout: Any) -> None:
         self.drawn = [*getattr(self, "drawn", []), *self.collector.queue.wanted_groups()]  # type: ignore[attr-defined]
-        super()._take_groups()  # type: ignore[misc]
+        super()._take_groups(rollout)  # type: ignore[misc]
 
 
 class OutcomesGRPO(Outcomes, GRPO):

@@ -1,0 +1,106 @@
+"""Training on several ranks of ``torchrun``: what they agree on, and how what they have collected becomes one batch."""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.type_aliases import MaybeCallback
+
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
+from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.groups.group import Group
+from sb3_grpo.utils.ranks import gather, n_ranks, rank, share_parameters
+
+
+def begin_training(model: Any) -> None:
+    """
+    :param model: The algorithm, at the begin of ``learn``: other ranks than the first become silent, and all draw the same
+        starts
+    :raises ValueError: if the ranks cannot train together
+    """
+    if n_ranks() == 1:
+        return
+    if model.get_vec_normalize_env() is not None:
+        raise ValueError(
+            "VecNormalize has its own statistics in each of several processes: leave it out, and write "
+            "policy_kwargs=dict(normalize_observations=True)."
+        )
+    if rank() > 0:
+        model.verbose, model.tensorboard_log, model._custom_logger = 0, None, False
+    of_ranks = gather((model.n_envs, model.num_timesteps, model._start_rng.bit_generator.state))
+    if len({n_envs for n_envs, *_ in of_ranks}) > 1:
+        given = [n_envs for n_envs, *_ in of_ranks]
+        raise ValueError(f"Each process needs as many copies as the others, and they have n_envs={given}.")
+    if model.resumption is None:
+        _, model.num_timesteps, model._start_rng.bit_generator.state = of_ranks[0]
+
+
+def of_this_rank(callback: MaybeCallback) -> MaybeCallback:
+    """
+    :param callback: See ``learn``
+    :return: The callbacks that this rank calls: only the first calls all of them, but a checkpoint holds the episodes of all
+    """
+    if rank() == 0:
+        return callback
+    given: Any = callback.callbacks if isinstance(callback, CallbackList) else callback
+    return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, TrainingCheckpoint)]
+
+
+class Collected(NamedTuple):
+    """
+    What a rank has collected for an update.
+
+    :param batch: The steps to learn from; ``None`` if there are none
+    :param groups: Its groups that are complete and can be judged
+    :param n_steps: How many steps it has taken
+    :param observed: Moments of the observations
+    :param reported: Episodes reported by Monitor, and successes
+    """
+
+    batch: GroupBatch | None
+    groups: list[Group]
+    n_steps: int
+    observed: list[Any]
+    reported: tuple[list[Any], ...]
+
+
+class SharedRollout:
+    """
+    A rollout that several ranks collect.
+
+    :param model: The algorithm, before the first step of the rollout
+    """
+
+    def __init__(self, model: Any):
+        self.model = model
+        self._n_before = model.num_timesteps
+        self._reported = model.ep_info_buffer, model.ep_success_buffer
+        if n_ranks() == 1:
+            return
+        model.ep_info_buffer, model.ep_success_buffer = (deque(maxlen=each.maxlen) for each in self._reported)
+        if model.num_timesteps == model._num_timesteps_at_start:
+            # A callback may have pretrained that of rank 0
+            share_parameters(model.policy)
+
+    def join(self, batch: GroupBatch | None, groups: list[Group]) -> tuple[GroupBatch | None, list[Group]]:
+        """
+        Exchange what the ranks have collected. From here on, all of them have the same.
+
+        :param batch: See :class:`Collected`
+        :param groups: See :class:`Collected`
+        :return: The batch and the groups of all ranks
+        """
+        model = self.model
+        if n_ranks() == 1:
+            return batch, groups
+        reported = [*model.ep_info_buffer], [*model.ep_success_buffer]
+        observed, n_steps = model.policy.observation_norm.recent, model.num_timesteps - self._n_before
+        found = gather(Collected(batch, [each.results() for each in groups], n_steps, observed, reported))
+        model.num_timesteps = self._n_before + sum(each.n_steps for each in found)
+        model.policy.observation_norm.join([each.observed for each in found])
+        model.ep_info_buffer, model.ep_success_buffer = self._reported
+        for each in found:
+            for buffer, new in zip(self._reported, each.reported, strict=True):
+                buffer.extend(new)
+        batches = [each.batch for each in found if each.batch is not None]
+        return GroupBatch.joined(batches) if batches else None, [group for each in found for group in each.groups]

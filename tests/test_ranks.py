@@ -1,0 +1,122 @@
+"""One training in several processes: what ``torchrun`` starts here are the programs of ``ranks_programs.py``."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks_programs import ROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def started(n_ranks: int, *program: Any, restarts: int = 0, **environment: str) -> "subprocess.Popen[str]":
+    """
+    :param n_ranks: Number of processes
+    :param program: A module with its arguments
+    :param restarts: How often they are started again
+    :param environment: Further variables
+    :return: torchrun, which has a process group of its own, as in a terminal
+    """
+    how = ["--standalone", "--nproc-per-node", str(n_ranks), "--max-restarts", str(restarts)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *how, "-m", *map(str, program)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def result(n_ranks: int, name: str, *arguments: Any, **more: Any) -> Any:
+    """
+    :return: What a program of ``ranks_programs.py`` prints
+    """
+    out, err = (process := started(n_ranks, "tests.ranks_programs", name, *arguments, **more)).communicate(timeout=300)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_the_same_groups_give_the_same_update(n_ranks: int) -> None:
+    differences = result(n_ranks, "equal")
+    assert len(differences) == 2 * len(ROWS)
+    for name, difference in differences.items():
+        # Sums of shares are rounded otherwise; a rank that makes the whole update makes that of one process
+        assert difference < 1e-5 if name.endswith("shared") else difference == 0.0, name
+
+
+@pytest.mark.parametrize("n_ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_ranks_stay_equal(n_ranks: int) -> None:
+    found = result(n_ranks, "trained")
+    for name, of_ranks in found.items():
+        assert len(of_ranks) == n_ranks
+        assert len({*map(str, of_ranks)}) == 1, name
+
+
+def test_ranks_play_different_groups() -> None:
+    """Together, they draw the groups that one process draws, and each acts with its own random numbers."""
+    drawn, played, actions = result(2, "drawn")
+    for rank, seeds in enumerate(played):
+        assert len(seeds) > 3
+        assert {int(number) % 2 for number in seeds} == {rank}
+        assert all(drawn[int(number)] == seed for number, seed in seeds.items())
+    assert actions[0] != actions[1]
+
+
+def test_a_callback_stops_all_ranks() -> None:
+    for name, of_ranks in result(2, "stopped").items():
+        assert of_ranks[0] == of_ranks[1], name
+
+
+def test_only_the_first_rank_logs_saves_and_calls(tmp_path: Path) -> None:
+    found = result(2, "once", tmp_path)
+    assert len({*found["parameters"]}) == 1
+    assert found["calls"][0] > 0 == found["calls"][1]
+    assert found["verbose"] == [1, 0]
+    assert found["files"] == ["log/DAPO_1/events.out", "model 0.zip"]
+
+
+def test_what_several_processes_cannot_train_is_refused() -> None:
+    found = result(2, "refused")
+    assert found["VecNormalize"] == 2 * [
+        "VecNormalize has its own statistics in each of several processes: leave it out, and write "
+        "policy_kwargs=dict(normalize_observations=True)."
+    ]
+    assert found["copies"] == 2 * ["2 processes cannot share 3 copies equally: give n_envs=4, for example."]
+    assert found["unequal"] == 2 * ["Each process needs as many copies as the others, and they have n_envs=[2, 3]."]
+
+
+def test_messages_of_an_update() -> None:
+    """One message for each rollout, and one for each step of the optimizer if ranks share it."""
+    found = result(2, "messages")
+    assert found["small"] == {"gathered": found["updates"], "summed": 0}
+    assert found["large"] == {"gathered": found["updates"], "summed": found["steps"]}
+
+
+def test_an_error_ends_all_ranks() -> None:
+    begin = time.monotonic()
+    _, err = (process := started(2, "tests.ranks_programs", "fault")).communicate(timeout=120)
+    assert process.returncode != 0
+    assert err.count("OSError: the cart has fallen over") > 0
+    assert err.count("Rank 0 ends, because another rank has ended: see what that one says.") == 1
+    assert time.monotonic() - begin < 60  # torchrun itself would wait for 30 minutes
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_resumed_to_the_last_bit(tmp_path: Path) -> None:
+    wanted = result(2, "resumed", tmp_path / "whole")["parameters"]
+    assert wanted[0] == wanted[1]
+    for number, where in enumerate(("100 rollout", "1500 rollout", "1800 train")):
+        found = result(2, "resumed", tmp_path / str(number), restarts=1, KILL_AT=where)
+        assert found["parameters"] == wanted, where
+    _, err = started(3, "tests.ranks_programs", "resumed", tmp_path / "whole").communicate(timeout=120)
+    assert "holds the episodes of 2 processes, and these are 3: resume it with torchrun --nproc-per-node 2." in err
