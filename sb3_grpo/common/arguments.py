@@ -20,11 +20,9 @@ from sb3_grpo.common.losses import LOSS_WEIGHTS, POLICY_LOSSES
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorPolicy, has_own_extractor
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.samplers import StartSampler
-from sb3_grpo.starts.atari import make_atari_group_env, maker_of
 from sb3_grpo.starts.group_env import MAX_SEED, refuse_frame_stack
 from sb3_grpo.utils.parameters import Check, Choice, Flag, Instance, Number, Whole, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import name_of
-from sb3_grpo.utils.vec_envs import spec_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -204,14 +202,6 @@ def check_env(env: Any, n_envs: int | None = None) -> None:
             f"env must be an environment, got the class {env.__name__}: write {env.__name__}() for one copy, or "
             f"make_group_env({env.__name__}, n_envs=16)."
         )
-    if isinstance(env, VectorEnv):
-        spec = spec_of(env)  # type: ignore[arg-type]
-        env_id = spec.id if spec else "..."
-        maker = make_atari_group_env if type(env.unwrapped).__module__.startswith("ale_py") else maker_of(env_id)
-        raise ValueError(
-            f"env must be an environment or a VecEnv of Stable-Baselines3, got {type(env).__name__}, a vector environment of "
-            f'Gymnasium: write {maker.__name__}("{env_id}", n_envs={env.num_envs}).'
-        )
     parts = ("reset", "step", "observation_space", "action_space")
     missing = [] if isinstance(env, str) else [name for name in parts if not hasattr(env, name)]
     if missing or isinstance(env, type):
@@ -224,7 +214,7 @@ def check_env(env: Any, n_envs: int | None = None) -> None:
             f"env must be the id of a registered environment, an environment or a VecEnv, got {short_repr(env)} "
             f"({type(env).__name__}): {how}."
         )
-    n_there = env.num_envs if isinstance(env, VecEnv) else 1
+    n_there = env.num_envs if isinstance(env, VecEnv | VectorEnv) else 1
     if n_envs is not None and not isinstance(env, str) and n_envs != n_there:
         raise ValueError(
             f"n_envs={n_envs} only applies when env is an id, and this environment has n_envs={n_there}: leave n_envs out, "

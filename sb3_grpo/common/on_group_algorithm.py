@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
@@ -46,6 +47,7 @@ from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes, su
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
+from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.devices import suitable_threads
 from sb3_grpo.utils.parameters import Number, Whole, short_repr
@@ -238,6 +240,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 f"env={maker_of(env).__name__}({env!r}, n_envs=...)."
             )
         check_env(env)
+        if isinstance(env, VectorEnv):
+            env = GymnasiumVecEnv(env)
         return SavedAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -672,6 +676,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos) if ended else dones)
         if ended:
+            collector.terminal_observations.check(ended, obs, new_obs, infos)
             rollout_buffer.on_episode_ends(ended, collector.end_episodes(ended, infos), obs)
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapp
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.groups.dispatcher import StartDispatcher
-from sb3_grpo.groups.faults import GuardedEnv
+from sb3_grpo.groups.faults import GuardedEnv, TerminalObservations
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings, StepQueue, WholeGroupQueue
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
@@ -53,6 +53,7 @@ class GroupCollector:
         self.queue: GroupQueue = make_queue(settings, env.num_envs, rng)
         self.dispatcher = StartDispatcher(env, self.queue)
         self.guarded = GuardedEnv(env)
+        self.terminal_observations = TerminalObservations(env)
         # The episode of each copy, None for one outside of any group, its number of steps so far and its sum of rewards
         self.episodes: list[Episode | None] = [None] * env.num_envs
         self.in_groups = np.zeros(env.num_envs, dtype=bool)

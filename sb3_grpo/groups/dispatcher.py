@@ -86,7 +86,8 @@ class StartDispatcher:
         :raises UnequalStartError: if a member of a group did not begin like the others
         """
         if self.groups.settings.sampler is None:
-            episodes = [self.groups.next_episode() for _ in indices]
+            infos: Any = ask(None, getattr, self._copies, "reset_infos") or [{}] * self.env.num_envs
+            episodes = [None if "between_episodes" in infos[idx] else self.groups.next_episode() for idx in indices]
         else:
             ids: list[Any] = [self._copies.reset_infos[idx].get("group_start") for idx in indices]
             ahead = {episode.env for episode in self._queued.values()} if self._shared is None else set()

@@ -12,7 +12,10 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_grpo.utils.vec_envs import innermost, names_of, offers, overrides_step
+from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
+from sb3_grpo.utils.user_warnings import warn_user
+from sb3_grpo.utils.vec_envs import copied, innermost, names_of, offers, overrides_step
 
 # Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
@@ -159,6 +162,43 @@ def _shapes(part: Any) -> Any:
     if isinstance(part, dict | spaces.Dict):
         return {key: _shapes(value) for key, value in part.items()}
     return part.shape if isinstance(part, spaces.Space) else np.shape(part)
+
+
+class TerminalObservations:
+    """
+    Notices an environment that gives the observation after the reset as that of the end, as adapters of simulators do that
+    keep a view of an array in which the reset then writes: values at time limits would be wrong.
+
+    :param env: The training environment
+    """
+
+    # Ends of episodes in a row after which it is no coincidence
+    N_ENDS = 4
+
+    def __init__(self, env: VecEnv):
+        self.env = env
+        self._n_left = 0 if isinstance(innermost(env), GymnasiumVecEnv) else self.N_ENDS
+
+    def check(self, indices: list[int], obs: Any, new_obs: Any, infos: list[dict[str, Any]]) -> None:
+        """
+        :param indices: Copies whose episodes have just ended
+        :param obs: Observations before the last step, (n_envs, \\*obs_shape) or a dict of such arrays
+        :param new_obs: First observations of the next episodes
+        :param infos: Infos of all copies
+        """
+        for idx in indices if self._n_left > 0 else []:
+            last, first = infos[idx].get("terminal_observation"), copied(new_obs, idx)
+            if last is None or first_difference(last, first, "") is not None:
+                self._n_left = 0  # one that is right is enough
+                return
+            # Where nothing ever changes, all observations are alike
+            self._n_left -= first_difference(copied(obs, idx), first, "") is not None
+            if self._n_left == 0:
+                warn_user(
+                    f"{names_of(self.env)[idx]}: infos[{idx}]['terminal_observation'] is the observation after the reset, so "
+                    "values at time limits are wrong. The environment, or its adapter, has to store a copy of the last "
+                    "observation before it resets."
+                )
 
 
 def _ended_processes(env: SubprocVecEnv) -> dict[int, str]:

@@ -10,6 +10,7 @@ import gymnasium as gym
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, is_vecenv_wrapped
 
+from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SnapshotStart, StartNotSupportedError
 from sb3_grpo.utils.parameters import Number, Whole
@@ -42,6 +43,12 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
             raise _not_outermost()
         inner.envs = [env if isinstance(env, StartQueue) else StartQueue(env) for env in inner.envs]
         return
+    if isinstance(inner, GymnasiumVecEnv) and not inner.resets_copies:
+        raise ValueError(
+            f"The copies of {inner.env_name} cannot be reset one by one: opt in to groups of unrelated starts with "
+            "unrelated_starts=True, or make it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED, if it can "
+            '(gym.make_vec(..., vectorization_mode="sync") can).'
+        )
     if not offers(inner, "queue_start"):
         raise ValueError(
             f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "

@@ -257,15 +257,6 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
     assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
 
 
-class AtariLike(gym.vector.VectorEnv):
-    """As ale_py's AtariVectorEnv, which has no specification if it was made by its class."""
-
-    num_envs = 4
-
-
-AtariLike.__module__ = "ale_py.vector_env"
-
-
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -274,12 +265,6 @@ AtariLike.__module__ = "ale_py.vector_env"
         (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
         *((each, r"got .*: write make_group_env\(function, n_envs=") for each in (len, [ToyEnv], (ToyEnv(),), DummyVecEnv)),
         (gym.Env(), "got .*: it has no observation_space"),
-        (
-            gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"),
-            r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
-        ),
-        (gym.make_vec("CartPole-v1", 4), "got CartPoleVectorEnv, a vector environment"),
-        (AtariLike(), r'write make_atari_group_env\("...", n_envs=4\)'),
         ("NoSuchEnv-v0", "env='NoSuchEnv-v0' cannot be made: .*NoSuchEnv"),
         ("", "env='' cannot be made"),
     ],
