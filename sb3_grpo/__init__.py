@@ -13,6 +13,7 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.group_env import capture_starts, make_group_env
+from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, UnequalStartError
 from sb3_grpo.utils.machine import VERSION as __version__
@@ -42,6 +43,7 @@ __all__ = [
     "DAPO",
     "GRPO",
     "EnvironmentFault",
+    "GymnasiumVecEnv",
     "SeedStart",
     "SnapshotStart",
     "StartQueue",

@@ -11,7 +11,7 @@ that do not carry over to control.
 
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
 [DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864, [MiniMax-M1] arXiv:2506.13585, [ScaleRL] arXiv:2510.13786,
-[SAPO] arXiv:2511.20347.
+[SAPO] arXiv:2511.20347, [TPO] arXiv:2604.06159.
 """
 
 from math import inf
@@ -168,6 +168,19 @@ SAPO: dict[str, Any] = {
     "n_epochs": 1,
 }
 
+# [TPO]: the target takes the place of advantages and clipping
+TPO: dict[str, Any] = {
+    **_WITHOUT,
+    "policy_loss": "target_policy",
+    "advantage": "outcome",  # the loss standardises outcomes itself
+    "advantage_scale": "none",
+    "gamma": 1.0,
+    "loss_average": 1.0,  # log pi of an episode is the sum over its steps
+    "batch_size": None,  # groups stay whole
+    "dynamic_sampling": False,  # dead groups hold the policy where it is
+    "n_epochs": 4,
+}
+
 # For texts, tried on three tasks (docs/text.md). A higher learning rate undoes a warm start on the harder one
 TEXT: dict[str, Any] = {
     "learning_rate": 1e-4,
@@ -192,6 +205,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "prorl": PRORL,
     "cispo": CISPO,
     "sapo": SAPO,
+    "tpo": TPO,
 }
 
 

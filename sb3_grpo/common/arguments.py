@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import BasePolicy
@@ -281,6 +282,18 @@ def _check_value_head(model: Any) -> None:
         raise ValueError(f"vf_coef={model.vf_coef} needs a value head, and this model was made without: make a new one.")
 
 
+def _check_loss(model: Any) -> None:
+    if model.policy_loss == "target_policy" and (model.n_groups is None or model.batch_size is not None):
+        raise ValueError(
+            'policy_loss="target_policy" compares the members of a group with each other, which must be whole and in one '
+            f"minibatch: write n_steps=None, n_groups={GROUPS_PER_UPDATE}, batch_size=None, or take presets.TPO."
+        )
+    if model.policy_loss == "dppo" and isinstance(model.action_space, spaces.Box):
+        raise ValueError(
+            'policy_loss="dppo" compares probabilities, and actions of a Box have densities: write policy_loss="clip".'
+        )
+
+
 def check_together(model: Any) -> None:
     """
     :param model: An algorithm whose arguments are individually valid
@@ -304,6 +317,7 @@ def check_together(model: Any) -> None:
             f"gradient_accumulation_steps={model.gradient_accumulation_steps} takes several minibatches together, and with "
             "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
         )
+    _check_loss(model)
     if model.start_sampler is not None and model.unrelated_starts:
         raise ValueError(
             f"start_sampler={name_of(model.start_sampler)} needs groups with a shared start: leave unrelated_starts=False."

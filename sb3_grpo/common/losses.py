@@ -5,7 +5,8 @@ The loss of a batch is ``(weights * losses).sum()``. The weights are computed on
 how it is then split into minibatches: their sums add up to the sum over the whole batch, and so do the gradients.
 
 References: [PPO] arXiv:1707.06347, [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783,
-[GSPO] arXiv:2507.18071, [MiniMax-M1] arXiv:2506.13585, [SAPO] arXiv:2511.20347.
+[GSPO] arXiv:2507.18071, [MiniMax-M1] arXiv:2506.13585, [SAPO] arXiv:2511.20347, [TPO] arXiv:2604.06159; DPPO as in verl,
+SkyRL and prime-rl.
 """
 
 from collections.abc import Callable
@@ -123,12 +124,58 @@ def importance_sampling(steps: LossInputs) -> th.Tensor:
     return -steps.log_ratio.exp() * steps.advantages
 
 
+def dppo(steps: LossInputs) -> tuple[th.Tensor, Marks]:
+    """
+    DPPO: ``-r A``, cut off where the probability p of the action, not its ratio, has moved too far in the desired direction:
+    A > 0 and p - p_old > clip_high, A < 0 and p - p_old < -clip_low (the binary total variation; with two actions the exact
+    one). Rare actions may change by a large factor, frequent ones by little: the ratio allows the opposite. Densities of
+    continuous actions are no probabilities.
+
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised; which ones are cut off
+    """
+    moved = (steps.log_prob.exp() - steps.old_log_prob.exp()).detach()
+    below = (steps.advantages < 0) & (moved < -steps.clip_low)
+    above = (steps.advantages > 0) & (moved > steps.clip_high)
+    losses = importance_sampling(steps).masked_fill(below | above, 0.0)
+    return losses, {"clip_fraction_low": below, "clip_fraction_high": above}
+
+
+def target_policy(steps: LossInputs) -> th.Tensor:
+    """
+    [TPO], eq. 4 and 5 with a temperature of 1: cross entropy to a target over the members of a group,
+    ``q = softmax(log p_old + u)``, with the probability p of a whole episode and its standardised outcome u. The gradient with
+    respect to the log probability of each of its steps is that of p, minus q: it vanishes where the target is reached, so
+    nothing has to be clipped. Needs groups that are whole (``n_groups``, ``batch_size=None``). Groups of equal outcomes hold
+    the policy where it is, so they should not be dropped (``dynamic_sampling=False``). Advantages and clip ranges have no
+    effect.
+
+    :param steps: The steps of whole groups
+    :return: (M,) loss of each step, to be minimised: a surrogate with this gradient
+    """
+    episodes, of_step = steps.episode.unique(return_inverse=True)
+    n_groups = len(steps.group.unique())
+
+    def by_group(values: th.Tensor) -> th.Tensor:
+        return values.new_zeros(len(episodes)).index_add(0, of_step, values.detach()).view(n_groups, -1)
+
+    outcomes = by_group(steps.outcomes) / by_group(th.ones_like(steps.outcomes))
+    standardised = (outcomes - outcomes.mean(1, keepdim=True)) / (outcomes.std(1, correction=0, keepdim=True) + 1e-8)
+    target = (by_group(steps.old_log_prob) + standardised).softmax(1)
+    gradient = by_group(steps.log_prob).softmax(1) - target
+    return gradient.flatten()[of_step].to(steps.log_prob.dtype) * steps.log_prob
+
+
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "clip": clip,
     "cispo": cispo,
-    "sapo": sapo,
+    "dppo": dppo,
     "importance_sampling": importance_sampling,
+    "sapo": sapo,
+    "target_policy": target_policy,
 }
+# Losses of each step alone, which do not depend on the other steps of a minibatch
+PER_STEP_LOSSES = POLICY_LOSSES.keys() - {"target_policy"}
 
 
 def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> tuple[th.Tensor, Marks]:

@@ -150,6 +150,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.resumption = self.saved_by_version = None
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
+        self._start_share: float | None = None  # averaged over the latest updates
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -579,7 +580,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         queue = self.collector.queue
-        for name, value in {**summary(groups, queue.live(groups)), **queue.summary(groups)}.items():
+        found = {**summary(groups, queue.live(groups)), **queue.summary(groups)}
+        if (latest := found.get("start_share")) is not None:
+            # Of an update alone, it is noise
+            self._start_share = latest if self._start_share is None else 0.9 * self._start_share + 0.1 * latest
+        for name, value in found.items():
             self.logger.record(f"group/{name}", value)
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
@@ -626,6 +631,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         n_more = self.num_timesteps - self._total_timesteps
         if n_more > 0 and self.verbose >= 1:
             print(f"learn() took {n_more:,.0f} steps more than asked for: rollouts are completed.")
+        if self._start_share is not None and self.verbose >= 1:
+            print(f"group/start_share: {max(self._start_share, 0.0):.0%} of the variance of returns lies between starts.")
         return self
 
     def predict(

@@ -21,6 +21,7 @@ from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, 
 from sb3_grpo.common.judged import JudgedBatch, averaged
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
+    PER_STEP_LOSSES,
     LossInputs,
     PolicyLoss,
     WeightFunction,
@@ -472,7 +473,7 @@ class GRPO(OnGroupAlgorithm):
         """
         self.policy.optimizer.zero_grad()
         stats = []
-        shares = n_ranks() > 1 and shares_steps(self.policy)
+        shares = n_ranks() > 1 and shares_steps(self.policy) and self.policy_loss in PER_STEP_LOSSES
         for minibatch in parts:
             if shares:
                 minibatch = minibatch.share(rank(), n_ranks(), judged.batch.episode)

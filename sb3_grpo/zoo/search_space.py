@@ -56,6 +56,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.1, log=True),
         "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
+        "policy_loss": trial.suggest_categorical("policy_loss", ["clip", "sapo", "cispo"]),
     }
     # Not "process": it is zero where all rewards are equal
     advantages = ["return_to_go", "outcome"]

@@ -274,6 +274,13 @@ def test_environments(env: Any, message: str) -> None:
         GRPO("MlpPolicy", env)
 
 
+def test_losses_that_need_something() -> None:
+    with pytest.raises(ValueError, match="must be whole and in one minibatch: write n_steps=None"):
+        GRPO("MlpPolicy", ToyEnv(), n_groups=4, policy_loss="target_policy")
+    with pytest.raises(ValueError, match="actions of a Box have densities"):
+        GRPO("MlpPolicy", "Pendulum-v1", n_envs=1, policy_loss="dppo")
+
+
 def test_messages_do_not_break_off_in_the_middle_of_a_space() -> None:
     space = spaces.Dict({f"part{i}": spaces.Box(np.arange(5.0), np.arange(5.0) + 1, dtype=np.float64) for i in range(3)})
     with pytest.raises(ValueError, match=r"are a Dict with the entries part0, part1, part2: write "):

@@ -128,6 +128,47 @@ def test_what_a_ratio_does_to_the_gradient() -> None:
     assert slopes("importance_sampling", ratio, 2.0) == pytest.approx([-1.0, -2.0, -6.0])
 
 
+def test_dppo_looks_at_probabilities() -> None:
+    """A rare action may become three times as likely, a frequent one may not gain as much."""
+    old = th.tensor([0.01, 0.5, 0.5, 0.9, 0.5])
+    new = th.tensor([0.03, 0.71, 0.69, 0.6, 0.6])
+    advantages = th.tensor([1.0, 1.0, 1.0, -1.0, -1.0])
+    log_prob = new.log().requires_grad_()
+    zeros = th.zeros(5, dtype=th.long)
+    inputs = (log_prob - old.log(), log_prob, old.log(), advantages, 0.2, 0.2, None, zeros, zeros, th.zeros(5))
+    losses, marks = policy_losses("dppo", LossInputs(*inputs))
+    assert {name: marked.tolist() for name, marked in marks.items()} == {
+        "clip_fraction_low": [False, False, False, True, False],
+        "clip_fraction_high": [False, True, False, False, False],
+    }
+    gradient = th.autograd.grad(losses.sum(), log_prob)[0]
+    assert gradient.tolist() == pytest.approx([-3.0, 0.0, -1.38, 0.0, 1.2])
+
+
+def test_target_policy_has_the_gradient_of_the_cross_entropy() -> None:
+    """Two groups of three episodes with 1 to 6 steps, whose steps come in another order."""
+    generator = th.Generator().manual_seed(0)
+    order = th.randperm(21, generator=generator)
+    episode = th.arange(6).repeat_interleave(th.arange(1, 7))[order]
+    outcome_of = th.tensor([1.0, 2.0, 4.0, 3.0, 3.0, 3.0], dtype=th.float64)
+    old = -th.rand(21, generator=generator)
+    new = (old + 0.3 * th.randn(21, generator=generator)).requires_grad_()
+    group, outcomes = episode // 3, outcome_of[episode]
+    inputs = (new - old, new, old, th.zeros(21), 0.2, 0.2, None, episode, group, outcomes)
+    losses, _ = policy_losses("target_policy", LossInputs(*inputs))
+    gradient = th.autograd.grad(losses.sum(), new)[0]
+
+    total, before = (th.stack([values[episode == number].sum() for number in range(6)]).view(2, 3) for values in (new, old))
+    standardised = th.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
+    standardised[0] = (standardised[0] - standardised[0].mean()) / standardised[0].std(correction=0)
+    cross_entropy = -((before + standardised).softmax(1) * total.log_softmax(1)).sum()
+    th.testing.assert_close(gradient, th.autograd.grad(cross_entropy, new)[0], rtol=1e-5, atol=1e-6)
+    # At the target nothing is left to do, also for a group with equal outcomes that has not moved
+    inputs = (old - old, old.requires_grad_(), old.detach(), th.zeros(21), 0.2, 0.2, None, episode, group, th.zeros(21))
+    losses, _ = policy_losses("target_policy", LossInputs(*inputs))
+    assert th.autograd.grad(losses.sum(), old)[0].abs().max() < 1e-6
+
+
 # --- Sequence-level ratio -----------------------------------------------------------------------------------------------
 
 

@@ -324,3 +324,10 @@ def test_the_share_of_the_start_in_the_variance() -> None:
         starts, noise = (th.randn(shape, generator=generator, dtype=th.float64) for shape in ((4000, 1), (4000, 4)))
         assert start_share(share**0.5 * starts + (1 - share) ** 0.5 * noise) == pytest.approx(share, abs=0.05)
     assert math.isnan(start_share(th.ones(3, 4)))
+
+
+def test_the_share_of_starts_is_said_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    model = GRPO("MlpPolicy", make_group_env("CartPole-v1", 8), n_steps=64, seed=0, verbose=1, device="cpu")
+    model.learn(3000, log_interval=None)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("group/start_share: ") and said.endswith("% of the variance of returns lies between starts.")

@@ -23,7 +23,7 @@ from sb3_grpo.classroom.lecture.examples import clipped
 from sb3_grpo.classroom.lecture.page import HERE
 from sb3_grpo.common.advantages import SCALES, group_advantages
 from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, kl_estimate, kl_loss
-from sb3_grpo.common.losses import clipped_surrogate, step_weights
+from sb3_grpo.common.losses import LossInputs, clipped_surrogate, policy_losses, step_weights
 from sb3_grpo.groups.group import live_groups
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -72,6 +72,20 @@ def reset(success: float, coefficient: float, resets: int) -> list[float]:
         ref_logits, best = best, best + tensor([1.0, 0.0]) / coefficient
     kl = exact_kl(categorical(best[None]), categorical(ref_logits[None]))
     return [best.softmax(0)[0].item(), kl.item()]
+
+
+# Losses after DAPO
+
+
+def pushes(ratio: float, advantage: float, low: float, high: float, old: float) -> list[float]:
+    """Minus the gradient of each loss over the log of the ratio."""
+    found = []
+    for name in ("clip", "cispo", "dppo", "importance_sampling", "sapo"):
+        log_ratio, old_log_prob = tensor([ratio]).log().requires_grad_(), tensor([old]).log()
+        none, of_one = th.zeros(1, dtype=th.long), tensor([advantage])
+        steps = LossInputs(log_ratio, old_log_prob + log_ratio, old_log_prob, of_one, low, high, None, none, none, of_one)
+        found.append(-th.autograd.grad(policy_losses(name, steps)[0].sum(), log_ratio)[0].item())
+    return found
 
 
 # Groups, and the weights of steps
@@ -305,6 +319,7 @@ def cases() -> dict[str, tuple[Callable[..., list[float]], Iterable[Any]]]:
         "gaeOfSteps": (gae_of_steps, [(*run, *how) for run in runs for how in product((0.9, 0.99), (0, 0.95, 1))]),
         "learn": (learn, [(learning_case(name, seed),) for name in ("PPO", "GRPO", "DAPO") for seed in range(3)]),
         "cartpole": (cartpole, [(uniform(-2.5, 2.5, 4)[:2] + uniform(-0.22, 0.22, 2), i % 2) for i in range(40)]),
+        "M.pushes": (pushes, product((0.5, 1.0, 1.2, 3.0), (-2.1, 0.5), (0.2,), (0.28, 1.0), (0.05, 0.3))),
         "agent": (agent, [(kind, uniform(-1, 1, 4)) for kind in ("untrained", "trained") for _ in range(10)]),
     }
 
