@@ -83,8 +83,8 @@ def test_long_python(page: Path) -> None:
 def test_commands(page: Path) -> None:
     for line in commands(page):
         words = shlex.split(line, comments=True)
-        if words[:3] == ["python", "-m", "sb3_grpo"]:
-            _make_parser().parse_args(words[3:])
+        if words[:1] in (["python"], ["torchrun"]) and "sb3_grpo" in words:
+            _make_parser().parse_args(words[words.index("sb3_grpo") + 1 :])
         elif words[:1] == ["sb3-grpo"]:
             _make_parser().parse_args(words[1:])
         elif words[:1] == ["make"]:

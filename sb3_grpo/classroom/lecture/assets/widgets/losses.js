@@ -1,7 +1,7 @@
 const LOSS_LINES = [["clip", "blue"], ["CISPO", "orange"], ["DPPO", "green"], ["no bound", "grey dashed"], ["SAPO", "pink"]];
 
 widget("losses", {
-  state: { r: 1, A: 1, low: 0.2, high: 0.28, old: 0.1 },
+  state: { r: 1.5, A: 1, low: 0.2, high: 0.28, old: 0.1 },
   guess: {
     question: "A token had the probability 0.01 and is good. It is now three times as probable. Which loss still pushes it up as hard as if nothing bounded it?",
     options: ["PPO’s clip", "DPPO", "None"],
