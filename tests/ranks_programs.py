@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import distributed as dist
 
@@ -164,6 +164,12 @@ def extended() -> Any:
     return DAPO("MlpPolicy", "CartPole-v1", n_envs=6, policy_kwargs=TINY, seed=3, device="cpu", **settings)
 
 
+def fewer_groups() -> Any:
+    """Fewer groups than ranks."""
+    settings: dict[str, Any] = {"n_groups": 1, "group_size": 8, "n_epochs": 3, "advantage": "outcome"}
+    return GRPO("MlpPolicy", "CartPole-v1", n_envs=6, policy_kwargs=TINY, seed=3, device="cpu", **settings)
+
+
 def texts() -> Any:
     env = VerifierTextVecEnv(12, seed=0)
     model: Any = DAPO("TokenPolicy", env, n_groups=6, policy_kwargs=TINY_TEXT, seed=3, device="cpu")
@@ -174,7 +180,7 @@ def texts() -> Any:
 def trained() -> dict[str, Any]:
     """Real training: what each rank ends with."""
     found: dict[str, Any] = {}
-    for make, timesteps in ((pendulum, 7000), (cart_pole, 3000), (extended, 9000), (texts, 3000)):
+    for make, timesteps in ((pendulum, 7000), (cart_pole, 3000), (extended, 9000), (fewer_groups, 1000), (texts, 3000)):
         model = make()
         model.learn(timesteps)
         reported = [(episode["r"], episode["l"]) for episode in model.ep_info_buffer]
@@ -335,7 +341,8 @@ def resumed() -> dict[str, Any]:
     folder = Path(sys.argv[2])
     checkpoint = TrainingCheckpoint(folder, save_freq=500)
     model = DAPO.resume(folder) if folder.exists() else cart_pole()
-    callbacks = [KillAt(), checkpoint] if "KILL_AT" in os.environ else [checkpoint]
+    # Also in lists of lists
+    callbacks = [CallbackList([KillAt(), CallbackList([checkpoint])])] if "KILL_AT" in os.environ else [checkpoint]
     model.learn(4000, callback=callbacks)
     return {"parameters": ranks.gather((digest(model), model.num_timesteps, model._n_updates))}
 

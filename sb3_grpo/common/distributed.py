@@ -1,6 +1,7 @@
 """Training on several ranks of ``torchrun``: what they agree on, and how what they have collected becomes one batch."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from stable_baselines3.common.callbacks import CallbackList
@@ -40,10 +41,16 @@ def of_this_rank(callback: MaybeCallback) -> MaybeCallback:
     :param callback: See ``learn``
     :return: The callbacks that this rank calls: only the first calls all of them, but a checkpoint holds the episodes of all
     """
-    if rank() == 0:
-        return callback
-    given: Any = callback.callbacks if isinstance(callback, CallbackList) else callback
-    return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, TrainingCheckpoint)]
+    return callback if rank() == 0 else [each for each in _each(callback) if isinstance(each, TrainingCheckpoint)]
+
+
+def _each(callback: Any) -> Iterator[Any]:
+    """Callbacks one by one, also those in lists of lists."""
+    callbacks = callback.callbacks if isinstance(callback, CallbackList) else callback
+    for each in callbacks if isinstance(callbacks, list) else ():
+        yield from _each(each)
+    if not isinstance(callbacks, list):
+        yield callbacks
 
 
 class Collected(NamedTuple):

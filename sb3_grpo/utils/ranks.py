@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,7 +82,9 @@ def _connect() -> None:
         store, number, size = next(rendezvous("env://"))
         # torchrun --standalone keeps the addresses of the processes that it restarts
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if one_each else "gloo", store=store, rank=number, world_size=size)
+        backend = "cpu:gloo,cuda:nccl" if one_each else "gloo"
+        # One that ends is noticed at once; others may have to wait for an evaluation of the first
+        dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=timedelta(hours=12))
         # Otherwise, its threads may abort the process as it ends
         atexit.register(dist.destroy_process_group)
 
