@@ -170,6 +170,11 @@ def fewer_groups() -> Any:
     return GRPO("MlpPolicy", "CartPole-v1", n_envs=6, policy_kwargs=TINY, seed=3, device="cpu", **settings)
 
 
+def normalised_groups() -> Any:
+    settings: dict[str, Any] = {"n_groups": 5, "n_epochs": 3, "policy_kwargs": {**TINY, "normalize_observations": True}}
+    return DAPO("MlpPolicy", "CartPole-v1", n_envs=6, seed=3, device="cpu", **settings)
+
+
 def texts() -> Any:
     env = VerifierTextVecEnv(12, seed=0)
     model: Any = DAPO("TokenPolicy", env, n_groups=6, policy_kwargs=TINY_TEXT, seed=3, device="cpu")
@@ -188,6 +193,10 @@ def trained() -> dict[str, Any]:
         found[make.__name__] = [str(values) for values in ranks.gather(each)]
     model = cart_pole(seed=None).learn(500)
     found["no seed"] = ranks.gather(digest(model))
+    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=6, n_steps=32, kl_coef=0.5, policy_kwargs=TINY, device="cpu")
+    model.learn(1000, callback=Pretrains())
+    found["reference"] = ranks.gather(th.nn.utils.parameters_to_vector(model.ref_policy.parameters()).tolist())
+    found["reference, policy"] = ranks.gather(digest(model))
     return found
 
 
@@ -208,11 +217,12 @@ class Seeds(StartSampler):
 
 
 def drawn() -> Any:
-    """The seeds that a rank draws, those of the groups that each has played, by their numbers, and some actions."""
+    """The seeds that a rank draws, those of the groups that each has played, by their numbers, and a random number."""
     seeds = Seeds()
     settings: dict[str, Any] = {"n_steps": 64, "policy_kwargs": TINY, "seed": 3, "device": "cpu", "start_sampler": seeds}
     model = DAPO("MlpPolicy", "CartPole-v1", n_envs=4, **settings).learn(1000)
-    return ranks.gather(seeds.drawn)[0], ranks.gather(seeds.played), ranks.gather(model.rollout_buffer.actions.tolist())
+    assert model.num_timesteps >= 1000
+    return ranks.gather(seeds.drawn)[0], ranks.gather(seeds.played), ranks.gather(th.rand(1).item())
 
 
 def messages() -> dict[str, Any]:
@@ -240,6 +250,17 @@ def messages() -> dict[str, Any]:
     return found
 
 
+def rounds() -> Any:
+    """Only the groups of the second rank are live. How many groups an update learns from, and after how many rounds."""
+
+    def second(outcomes: th.Tensor) -> th.Tensor:
+        return th.full((len(outcomes),), ranks.rank() == 1)
+
+    settings: dict[str, Any] = {"n_groups": 4, "max_sampling_rounds": 20, "policy_kwargs": TINY, "seed": 3, "device": "cpu"}
+    model = DAPO("MlpPolicy", "CartPole-v1", n_envs=4, dynamic_sampling=second, **settings).learn(1)
+    return [len(model.batch.lengths), ranks.gather(model._sampling_rounds)]
+
+
 class StopAt(BaseCallback):
     """Stop the training in the middle of a rollout."""
 
@@ -254,10 +275,10 @@ class StopAt(BaseCallback):
 def stopped() -> dict[str, Any]:
     """A callback ends the training: that of all ranks, after the same updates."""
     found = {}
-    for make in (pendulum, cart_pole, extended):
+    for make in (pendulum, cart_pole, extended, normalised_groups):
         model = make()
         model.learn(100_000, callback=StopAt(150))
-        found[make.__name__] = ranks.gather((parameters_of(model).tolist(), model._n_updates))
+        found[make.__name__] = ranks.gather((parameters_of(model).tolist(), model._n_updates, model.num_timesteps))
         model.learn(2000, reset_num_timesteps=False)
         found[make.__name__ + " goes on"] = ranks.gather((digest(model), model._n_updates))
     return found
@@ -295,6 +316,8 @@ def refused() -> dict[str, Any]:
         "VecNormalize": lambda: GRPO("MlpPolicy", VecNormalize(env), n_steps=16).learn(32),
         "copies": lambda: GRPO("MlpPolicy", "Pendulum-v1", n_envs=3),
         "unequal": lambda: GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2 + ranks.rank()), n_steps=16).learn(32),
+        "seeds": lambda: GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, n_steps=16, seed=ranks.rank()).learn(32),
+        "changed": lambda: GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, n_steps=16).learn(320, callback=Changes()),
     }
     said = {}
     for name, attempt in attempts.items():
@@ -303,6 +326,14 @@ def refused() -> dict[str, Any]:
         except ValueError as error:
             said[name] = str(error)
     return {name: [each.get(name) for each in ranks.gather(said)] for name in attempts}
+
+
+class Changes(BaseCallback):
+    """Changes a setting of the first rank."""
+
+    def _on_step(self) -> bool:
+        self.model.ent_coef = 0.1  # type: ignore[attr-defined]
+        return True
 
 
 class Falls(gym.Wrapper):
@@ -321,6 +352,19 @@ def fault() -> dict[str, Any]:
     """An environment of one rank fails."""
     env = make_group_env(lambda: Falls(gym.make("CartPole-v1")), n_envs=2)
     GRPO("MlpPolicy", env, n_steps=64, seed=0, device="cpu").learn(10_000_000)
+    return {}
+
+
+def disturbed() -> dict[str, Any]:
+    """A callback resets the training environment of the first rank."""
+
+    class Resets(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == 20:
+                self.training_env.reset()
+            return True
+
+    pendulum().learn(10_000, callback=Resets())
     return {}
 
 
@@ -344,7 +388,8 @@ def resumed() -> dict[str, Any]:
     # Also in lists of lists
     callbacks = [CallbackList([KillAt(), CallbackList([checkpoint])])] if "KILL_AT" in os.environ else [checkpoint]
     model.learn(4000, callback=callbacks)
-    return {"parameters": ranks.gather((digest(model), model.num_timesteps, model._n_updates))}
+    reported = [episode["r"] for episode in model.ep_info_buffer]
+    return {"parameters": ranks.gather((digest(model), model.num_timesteps, model._n_updates, reported))}
 
 
 if __name__ == "__main__":

@@ -8,8 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch as th
 
+from sb3_grpo.groups.queue import GroupSettings, WholeGroupQueue
+from sb3_grpo.groups.samplers import make_sampler
+from sb3_grpo.starts.starts import SnapshotStart
+from sb3_grpo.utils.ranks import shares_steps
 from tests.ranks_programs import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,12 +70,19 @@ def test_ranks_stay_equal(n_ranks: int) -> None:
 
 def test_ranks_play_different_groups() -> None:
     """Together, they draw the groups that one process draws, and each acts with its own random numbers."""
-    drawn, played, actions = result(2, "drawn")
+    drawn, played, numbers = result(2, "drawn")
     for rank, seeds in enumerate(played):
         assert len(seeds) > 3
         assert {int(number) % 2 for number in seeds} == {rank}
         assert all(drawn[int(number)] == seed for number, seed in seeds.items())
-    assert actions[0] != actions[1]
+    assert numbers[0] != numbers[1]
+
+
+def test_ranks_end_a_round_of_dynamic_sampling_together() -> None:
+    """What one rank lacks, another makes up for."""
+    n_groups, n_rounds = result(2, "rounds")
+    # 2 + 2 groups, 1 + 1, then one, whose turn it is: 2 + 1 + 1 live ones
+    assert n_groups == 4 and n_rounds[0] == n_rounds[1] <= 4
 
 
 def test_a_callback_stops_all_ranks() -> None:
@@ -93,6 +106,8 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
     ]
     assert found["copies"] == 2 * ["2 processes cannot share 3 copies equally: give n_envs=4, for example."]
     assert found["unequal"] == 2 * ["Each process needs as many copies as the others, and they have n_envs=[2, 3]."]
+    assert found["seeds"] == 2 * ["All processes need the same seed, and have seed=[0, 1]: they act differently all the same."]
+    assert all("come apart: ent_coef differs after 0 steps. What a callback changes" in said for said in found["changed"])
 
 
 def test_messages_of_an_update() -> None:
@@ -109,6 +124,34 @@ def test_an_error_ends_all_ranks() -> None:
     assert err.count("OSError: the cart has fallen over") > 0
     assert err.count("Rank 0 ends, because another rank has ended: see what that one says.") == 1
     assert time.monotonic() - begin < 60  # torchrun itself would wait for 30 minutes
+
+
+def test_groups_of_different_ranks_have_different_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, seeds = SnapshotStart(None, (), b""), set()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        settings = GroupSettings(2, 4, 1, make_sampler(lambda rng: start))
+        queue = WholeGroupQueue(settings, 2, np.random.default_rng(0))
+        groups = [queue.next_episode().group for _ in range(6)]  # type: ignore[union-attr]
+        seeds |= {group.noise_seed for group in groups}
+        assert {group.number % 2 for group in groups} == {int(rank)}
+    assert len(seeds) == 6
+
+
+def test_batch_norm_sees_whole_minibatches() -> None:
+    policy = th.nn.Sequential(th.nn.Linear(2, 2))
+    policy.reads_images, policy.reads_texts = True, False  # type: ignore[assignment]
+    assert shares_steps(policy)
+    policy.append(th.nn.BatchNorm1d(2))
+    assert not shares_steps(policy)
+
+
+def test_a_reset_training_environment_ends_all_ranks() -> None:
+    _, err = (process := started(2, "tests.ranks_programs", "disturbed")).communicate(timeout=120)
+    assert process.returncode != 0
+    assert "which several processes cannot make up for: use a separate environment in callbacks." in err
 
 
 @pytest.mark.slow

@@ -106,17 +106,44 @@ def chosen() -> list[str]:
     return [*ranked[:4], *ranked[-2:]]
 
 
+def ends() -> dict[tuple[str, str, str], list[float]]:
+    """
+    :return: By task, size and starts: where the runs have ended
+    """
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for row in common.rows(RESULTS):
+        if "starts" in row:
+            found.setdefault((row["task"], row["size"], row["starts"]), []).append(row["returns"][-1])
+    return found
+
+
+def interval(cells: list[tuple[str, str]]) -> tuple[float, float]:
+    """
+    :param cells: Tasks and sizes
+    :return: 95% bootstrap interval over seeds of the mean gain
+    """
+    import rliable.library
+    import rliable.metrics
+
+    known = ends()
+    pair = tuple(np.stack([known[task, size, starts] for task, size in cells], 1) for starts in ("shared", "unrelated"))
+
+    def improves(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.array([rliable.metrics.probability_of_improvement(one, other)])
+
+    _, intervals = rliable.library.get_interval_estimates({"pair": pair}, improves, reps=2000)
+    low, high = intervals["pair"][:, 0]
+    return float(low), float(high)
+
+
 def gains() -> dict[tuple[str, str], float]:
     """
     :return: For each task and size, the probability that a run with shared starts ends above one without
     """
-    ends: dict[tuple[str, str, str], list[float]] = {}
-    for row in common.rows(RESULTS):
-        if "starts" in row:
-            ends.setdefault((row["task"], row["size"], row["starts"]), []).append(row["returns"][-1])
+    known = ends()
     found = {}
     for task, size in product(TASKS, SIZES):
-        shared, unrelated = (ends.get((task, size, starts), []) for starts in ("shared", "unrelated"))
+        shared, unrelated = (known.get((task, size, starts), []) for starts in ("shared", "unrelated"))
         if len(shared) == len(unrelated) == N_SEEDS:
             pairs = [(one > other) + 0.5 * (one == other) for one, other in product(shared, unrelated)]
             found[task, size] = float(np.mean(pairs))
@@ -155,8 +182,11 @@ def table() -> str:
     if len(both) > 2:
         shares = [found[task, "half-trained"]["outcomes"] for task in both]
         rho, p = rank_correlation(shares, [float(np.mean([won[task, size] for size in SIZES])) for task in both])
-        mean = np.mean([*won.values()])
-        lines.append(f"\nSpearman's correlation {rho:.2f} (p = {p:.2f}, {len(both)} tasks); mean of the gains {mean:.2f}.")
+        mean, (low, high) = np.mean([*won.values()]), interval([*won])
+        lines.append(
+            f"\nSpearman's correlation {rho:.2f} (p = {p:.2f}, {len(both)} tasks); mean of the gains {mean:.2f} "
+            f"({low:.2f} to {high:.2f})."
+        )
     return "\n".join(lines)
 
 

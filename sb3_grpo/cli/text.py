@@ -20,7 +20,7 @@ from sb3_grpo.envs.text.rules import TextEpisodeRules
 from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.pretrained import absolute_if_folder, end_texts, load_tokenizer
-from sb3_grpo.utils.ranks import rank, share
+from sb3_grpo.utils.ranks import own_copies, rank
 
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 # No overlong_filter: with it, nothing would teach the policy that answers without an end are wrong
@@ -180,7 +180,7 @@ def _small(args: argparse.Namespace) -> Setup:
     held_out = ArithmeticTask(**numbers, split="test" if lesson.n_test else "all")
     # One token more than the longest answer with its end token, so that the policy has to learn when to stop
     limits = {"max_answer_tokens": args.digits + 3}
-    env = VerifierTextVecEnv(share(N_ENVS), seed=args.seed, task=training, **limits)
+    env = VerifierTextVecEnv(*own_copies(N_ENVS, args.seed), task=training, **limits)
     assert held_out.n_items is not None
     test_env = VerifierTextVecEnv(held_out.n_items, task=held_out, **limits)
     test = TextEvalCallback(test_env, max(1, args.timesteps // 50), held_out.n_items, k=None, verbose=0)
@@ -216,7 +216,7 @@ def _pretrained(args: argparse.Namespace) -> Setup:
         for limit in ("max_prompt_tokens", "max_answer_tokens", "max_reply_tokens"):
             prompts[limit] = max(getattr(each, limit) for each in rules)
         n_envs = PRETRAINED["group_size"] * PRETRAINED["n_groups"]
-        env = VerifierTextVecEnv(share(n_envs), seed=args.seed, task=training, **prompts)
+        env = VerifierTextVecEnv(*own_copies(n_envs, args.seed), task=training, **prompts)
         test_env = VerifierTextVecEnv(n_envs, task=held_out, **prompts)
     except (ImportError, OSError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error

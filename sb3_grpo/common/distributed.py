@@ -28,12 +28,14 @@ def begin_training(model: Any) -> None:
         )
     if rank() > 0:
         model.verbose, model.tensorboard_log, model._custom_logger = 0, None, False
-    of_ranks = gather((model.n_envs, model.num_timesteps, model._start_rng.bit_generator.state))
-    if len({n_envs for n_envs, *_ in of_ranks}) > 1:
-        given = [n_envs for n_envs, *_ in of_ranks]
-        raise ValueError(f"Each process needs as many copies as the others, and they have n_envs={given}.")
-    if model.resumption is None:
-        _, model.num_timesteps, model._start_rng.bit_generator.state = of_ranks[0]
+    of_ranks = gather((model.n_envs, model.seed, model._start_rng.bit_generator.state))
+    n_envs, seeds, starts = ([*each] for each in zip(*of_ranks, strict=True))
+    if len({*n_envs}) > 1:
+        raise ValueError(f"Each process needs as many copies as the others, and they have n_envs={n_envs}.")
+    if len({*seeds}) > 1:
+        raise ValueError(f"All processes need the same seed, and have seed={seeds}: they act differently all the same.")
+    if model._collector is None:
+        model._start_rng.bit_generator.state = starts[0]
 
 
 def of_this_rank(callback: MaybeCallback) -> MaybeCallback:
@@ -62,13 +64,21 @@ class Collected(NamedTuple):
     :param n_steps: How many steps it has taken
     :param observed: Moments of the observations
     :param reported: Episodes reported by Monitor, and successes
+    :param known: What all ranks must have in common: a sum of the parameters, and settings
     """
 
     batch: GroupBatch | None
     groups: list[Group]
     n_steps: int
     observed: list[Any]
-    reported: tuple[list[Any], ...]
+    reported: list[list[Any]]
+    known: dict[str, Any]
+
+
+def _known(model: Any) -> dict[str, Any]:
+    parameters = sum(each.detach().double().sum().item() for each in model.policy.parameters() if each.requires_grad)
+    settings = {name: value for name, value in model.settings.items() if isinstance(value, int | float | str | None)}
+    return {"the parameters of the policy": parameters, **settings, "verbose": None, "tensorboard_log": None}
 
 
 class SharedRollout:
@@ -81,10 +91,11 @@ class SharedRollout:
     def __init__(self, model: Any):
         self.model = model
         self._n_before = model.num_timesteps
-        self._reported = model.ep_info_buffer, model.ep_success_buffer
         if n_ranks() == 1:
             return
-        model.ep_info_buffer, model.ep_success_buffer = (deque(maxlen=each.maxlen) for each in self._reported)
+        # Without a limit, so that those of this rollout can be told from earlier ones
+        model.ep_info_buffer, model.ep_success_buffer = deque(model.ep_info_buffer), deque(model.ep_success_buffer)
+        self._n_reported = len(model.ep_info_buffer), len(model.ep_success_buffer)
         if model.num_timesteps == model._num_timesteps_at_start:
             # A callback may have pretrained that of rank 0
             share_parameters(model.policy)
@@ -100,14 +111,22 @@ class SharedRollout:
         model = self.model
         if n_ranks() == 1:
             return batch, groups
-        reported = [*model.ep_info_buffer], [*model.ep_success_buffer]
+        buffers = model.ep_info_buffer, model.ep_success_buffer
+        reported = [[*buffer][n_before:] for buffer, n_before in zip(buffers, self._n_reported, strict=True)]
         observed, n_steps = model.policy.observation_norm.recent, model.num_timesteps - self._n_before
-        found = gather(Collected(batch, [each.results() for each in groups], n_steps, observed, reported))
+        found = gather(Collected(batch, [each.results() for each in groups], n_steps, observed, reported, _known(model)))
+        for name, value in found[0].known.items():
+            if any(each.known[name] != value for each in found):
+                raise ValueError(
+                    f"The processes have come apart: {name} differs after {self._n_before} steps. What a callback changes in "
+                    "the model, it changes in the first process alone: change it before learn(), or by a schedule."
+                )
         model.num_timesteps = self._n_before + sum(each.n_steps for each in found)
         model.policy.observation_norm.join([each.observed for each in found])
-        model.ep_info_buffer, model.ep_success_buffer = self._reported
-        for each in found:
-            for buffer, new in zip(self._reported, each.reported, strict=True):
-                buffer.extend(new)
+        of_all = []
+        for place, (buffer, n_before) in enumerate(zip(buffers, self._n_reported, strict=True)):
+            new = [reports for each in found for reports in each.reported[place]]
+            of_all.append(deque([*buffer][:n_before] + new, maxlen=model._stats_window_size))
+        model.ep_info_buffer, model.ep_success_buffer = of_all
         batches = [each.batch for each in found if each.batch is not None]
         return GroupBatch.joined(batches) if batches else None, [group for each in found for group in each.groups]

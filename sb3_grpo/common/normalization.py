@@ -18,7 +18,7 @@ EPSILON = 1e-8
 class RunningNorm(nn.Module):
     """
     ``(x - mean) / sqrt(var + 1e-8)``, clipped to [-10, 10], as in ``VecNormalize``, but with statistics that do not change
-    until ``renew``. Observations since then are part of the state as well. Before the first ``renew``, it only clips.
+    until ``sync``. Observations since then are part of the state as well. Before the first ``sync``, it only clips.
 
     :param shape: Shape of one observation
     """

@@ -483,7 +483,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :return: False
         """
         self._finish_steps()
-        gather(None, stop=True)
+        gather(self.num_timesteps, stop=True)
         return False
 
     def _begin_rollout(self) -> None:
@@ -544,6 +544,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :return: False if no steps are left for new ones
         """
         assert self.env is not None
+        if n_ranks() > 1:
+            raise ValueError(
+                "The training environment was reset in the middle of a rollout (by a callback that evaluates on it?), which "
+                "several processes cannot make up for: use a separate environment in callbacks."
+            )
         warn_user(
             "The training environment was reset in the middle of a rollout (by a callback that evaluates "
             "on it?). Unfinished groups are discarded: use a separate environment in callbacks."
@@ -610,9 +615,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             name = tb_log_name or type(self).__name__
             n_rows = self.batch_size or max(STEPS_PER_UPDATE, (self.n_steps or 0) * self.n_envs)
-            with unchecked_distributions(), suitable_threads(self.policy, n_rows), suppress(RolloutStopped):
+            with unchecked_distributions(), suitable_threads(self.policy, n_rows):
                 callback, progress_bar = of_this_rank(callback), progress_bar and rank() == 0
                 super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
+        except RolloutStopped as stopped:
+            # By a callback of the first rank
+            self._finish_steps()
+            self.num_timesteps = stopped.value
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:
                 raise  # before the first step: the next learn() resumes the training

@@ -15,6 +15,7 @@ from sb3_grpo.groups.faults import GuardedEnv, TerminalObservations
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings, StepQueue, WholeGroupQueue
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
+from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
 from sb3_grpo.starts.starts import NextLife, StartNotSupportedError
 from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, offers_masks
 from sb3_grpo.utils.spaces import parts_of
@@ -120,7 +121,11 @@ class GroupCollector:
         :raises StartNotSupportedError: if groups should begin mid-episode, and the environment's state cannot be captured
         """
         sampler = self.settings.sampler
-        if sampler is None or not sampler.captures_states or not offers(self._copies, "why_not_captured"):
+        if sampler is None or not sampler.captures_states:
+            return
+        if isinstance(self._copies, GymnasiumVecEnv):
+            raise StartNotSupportedError("The states of a vector environment are not captured: use make_group_env(...).")
+        if not offers(self._copies, "why_not_captured"):
             return
         reason = call(self._copies, "why_not_captured", indices=0)[0]
         if reason is not None:

@@ -129,7 +129,7 @@ class GroupQueue:
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
         # A snapshot includes the state of the random generators: its noise would be the same in every group
-        noise_seed = int(self.rng.integers(2**31)) if isinstance(start, SnapshotStart) else None
+        noise_seed = int(self.rng.integers(2**31, size=n_ranks())[rank()]) if isinstance(start, SnapshotStart) else None
         group = Group(self._n_drawn * n_ranks() + rank(), start, noise_seed, self._next_probe(start))
         group.episodes = [Episode(next(_episode_ids), group, member) for member in range(self.settings.group_size)]
         self._n_drawn += 1
@@ -296,7 +296,7 @@ class WholeGroupQueue(GroupQueue):
                     for episode in group.episodes:
                         episode.text = None
             self._n_judged, self._n_live = self._n_wanted, self._n_live + sum(live)
-            self._n_wanted += share(n_missing)
+            self._n_wanted += share(n_missing, first=self.n_sampling_rounds)
             self.n_sampling_rounds += 1
 
     def wanted_groups(self) -> list[Group]:

@@ -308,11 +308,11 @@ class GRPO(OnGroupAlgorithm):
             self.reference.estimator = self.kl_estimator
         return result
 
-    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+    def _begin_rollout(self) -> None:
+        super()._begin_rollout()
         if self.reference is not None:
             # Not at the beginning of learn(): a callback may pretrain the policy after that
             self.reference.begin_rollout(self.policy, self._n_updates)
-        return super().collect_rollouts(*args, **kwargs)
 
     @same_random_numbers
     def train(self) -> None:

@@ -24,10 +24,11 @@ class GymnasiumVecEnv(VecEnv):
     A vector environment of Gymnasium, such as ``gym.make_vec(...)`` or ale-py's ``AtariVectorEnv``, for the algorithms of
     Stable-Baselines3. Episodes are reported as by ``Monitor``. The infos of steps at which no episode ends are empty.
 
-    If copies can be reset by themselves (``SyncVectorEnv`` and ``AsyncVectorEnv``, unless they reset in the same step; others
-    with ``AutoresetMode.DISABLED``), they begin from queued starts as in a :class:`StartQueue`, so groups can share starts;
-    from seeds, not from snapshots. A copy that is reset by the step that follows the end of an episode
-    (``AutoresetMode.NEXT_STEP``) has an episode of this one step in between, which is never learned from.
+    If copies can be reset by themselves (``SyncVectorEnv`` and ``AsyncVectorEnv`` without wrappers around, unless they reset
+    in the same step; others with ``AutoresetMode.DISABLED``, which take a list of seeds and ``options["reset_mask"]``), they
+    begin from queued starts as in a :class:`StartQueue`, so groups can share starts; from seeds, not from snapshots.
+    Otherwise, a copy that is reset by the step that follows the end of an episode (``AutoresetMode.NEXT_STEP``) has an episode
+    of this one step in between. GRPO and DAPO never learn from it; other algorithms do.
 
     :param env: The vector environment
     """
@@ -35,7 +36,8 @@ class GymnasiumVecEnv(VecEnv):
     def __init__(self, env: VectorEnv):
         self.env = env
         mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        knows_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        # Wrappers may not take partial resets; without shared memory, processes reset again in the next step
+        knows_masks = isinstance(env, SyncVectorEnv) or (isinstance(env, AsyncVectorEnv) and env.shared_memory)
         self.resets_copies = mode is AutoresetMode.DISABLED or (knows_masks and mode is AutoresetMode.NEXT_STEP)
         self._mode = mode
         # The first copy to end its episode takes the next one
@@ -62,7 +64,8 @@ class GymnasiumVecEnv(VecEnv):
         """
         self._is_between[:] = False
         if self.resets_copies and self.queue:
-            observations, _ = self.env.reset()
+            # Others than Gymnasium's own may need a whole reset first
+            observations = None if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) else self.env.reset()[0]
             observations = self._begin(np.arange(self.num_envs), observations)
         else:
             seed = self._seeds[0]
@@ -216,11 +219,14 @@ class GymnasiumVecEnv(VecEnv):
         if method_name == "queue_start":
             self.queue.append(QueuedStart(*method_args, **method_kwargs))
             return [None for _ in copies]
+        if len({*copies}) < self.num_envs:
+            raise ValueError(f"{method_name}() can only be called for all copies of a vector environment.")
         unwrapped: Any = self.env.unwrapped
-        if not hasattr(unwrapped, "call"):
-            raise AttributeError(f"The copies in {self.env_name} have no methods.")
-        results = unwrapped.call(method_name, *method_args, **method_kwargs)
-        return [results[idx] for idx in copies]
+        if hasattr(unwrapped, "call"):
+            results = unwrapped.call(method_name, *method_args, **method_kwargs)
+        else:
+            results = getattr(self.env, method_name)(*method_args, **method_kwargs)
+        return [None if results is None else results[idx] for idx in copies]
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """
@@ -235,7 +241,8 @@ class GymnasiumVecEnv(VecEnv):
         """
         :return: A picture of each copy
         """
-        return [*(self.env.render() or ())]
+        images = self.env.render()
+        return [] if images is None else [*images]
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -254,15 +261,21 @@ def _row(values: Any, idx: int) -> Any:
     return {key: np.array(each) for key, each in value.items()} if isinstance(value, dict) else np.array(value)
 
 
-def _info_of(infos: dict[str, Any], idx: int) -> dict[str, Any]:
+def _info_of(infos: Any, idx: int) -> dict[str, Any]:
     """
-    :param infos: Infos of all copies, as a vector environment returns them
+    :param infos: Infos of all copies, as a vector environment returns them: arrays by name, or a list
     :param idx: Index of a copy
     :return: Its info
     """
+    if isinstance(infos, list):
+        return dict(infos[idx])
     found = {}
     for key, values in infos.items():
-        if key.startswith("_") or key in ("final_obs", "final_info") or not infos.get(f"_{key}", [True] * (idx + 1))[idx]:
+        is_there = infos.get(f"_{key}")
+        if key.startswith("_") or key in ("final_obs", "final_info") or not (is_there is None or is_there[idx]):
             continue
-        found[key] = _info_of(values, idx) if isinstance(values, dict) else values[idx]
+        if isinstance(values, dict):
+            found[key] = _info_of(values, idx)
+        elif np.ndim(values) > 0:
+            found[key] = values[idx]
     return found

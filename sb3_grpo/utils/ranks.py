@@ -27,7 +27,15 @@ MIN_SHARED = 2**19
 
 
 class RolloutStopped(Exception):
-    """A callback has stopped the rollout."""
+    """
+    Another rank has stopped the rollout.
+
+    :param value: What it says
+    """
+
+    def __init__(self, value: Any):
+        super().__init__(value)
+        self.value = value
 
 
 class RankLost(SystemExit):
@@ -48,12 +56,13 @@ def rank() -> int:
     return int(os.environ["RANK"]) if n_ranks() > 1 else 0
 
 
-def share(total: int) -> int:
+def share(total: int, first: int = 0) -> int:
     """
     :param total: A number of groups
-    :return: How many of them this rank plays
+    :param first: The first of the ranks that get one more, if they cannot be shared equally
+    :return: How many of them are this rank's
     """
-    return total // n_ranks() + (rank() < total % n_ranks())
+    return total // n_ranks() + ((rank() - first) % n_ranks() < total % n_ranks())
 
 
 def own_copies(n_envs: int, seed: int | None) -> tuple[int, int | None]:
@@ -95,7 +104,8 @@ def _others() -> Iterator[None]:
         _connect()
         yield
     except RuntimeError as error:  # its connections are closed
-        raise RankLost(f"Rank {rank()} ends, because another rank has ended: see what that one says.") from error
+        why = str(error).splitlines()[0]
+        raise RankLost(f"Rank {rank()} ends, because another rank has ended: see what that one says. ({why})") from error
 
 
 def gather(value: T, stop: bool = False) -> list[T]:
@@ -118,8 +128,9 @@ def gather(value: T, stop: bool = False) -> list[T]:
     if stop:
         return []
     received: list[tuple[bool, T]] = [th.load(io.BytesIO(each), place, weights_only=False) for each in parts]
-    if any(stops for stops, _ in received):
-        raise RolloutStopped
+    for stops, said in received:
+        if stops:
+            raise RolloutStopped(said)
     return [each for _, each in received]
 
 
@@ -158,6 +169,8 @@ def shares_steps(policy: Any) -> bool:
     :param policy: A policy
     :return: Whether ranks share the steps of a minibatch. For small networks, the message takes longer than the steps
     """
+    if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in policy.modules()):
+        return False  # its statistics would be those of a share
     return policy.reads_images or policy.reads_texts or sum(each.numel() for each in policy.parameters()) >= MIN_SHARED
 
 

@@ -12,6 +12,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation
 from stable_baselines3 import PPO
 from stable_baselines3.common.atari_wrappers import MaxAndSkipEnv, WarpFrame
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -19,7 +20,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from toy_envs import TINY, parameters_of
 
-from sb3_grpo import DAPO, GRPO, SeedStart, capture_starts, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, VisitedStates, capture_starts, make_group_env
 from sb3_grpo.starts.gymnasium_vec_env import GymnasiumVecEnv
 from sb3_grpo.starts.starts import StartNotSupportedError
 
@@ -176,6 +177,40 @@ def test_snapshots_need_other_copies() -> None:
     with pytest.raises(StartNotSupportedError, match="begins from seeds, not from snapshots"):
         env = gym.make_vec("CartPole-v1", 4, vectorization_mode="sync")
         GRPO("MlpPolicy", env, n_steps=32, start_sampler=lambda rng: snapshot, **ON_CPU).learn(32)
+
+
+def test_states_of_copies_are_not_captured() -> None:
+    env = gym.make_vec("CartPole-v1", 4, vectorization_mode="sync")
+    with pytest.raises(StartNotSupportedError, match="are not captured: use make_group_env"):
+        GRPO("MlpPolicy", env, n_steps=32, start_sampler=VisitedStates(0.5), **ON_CPU).learn(32)
+
+
+@pytest.mark.parametrize("wrap", [NormalizeObservation, DictInfoToList])
+def test_wrappers_of_vector_environments(wrap: Any) -> None:
+    """They need not take partial resets."""
+    env = wrap(gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"))
+    with pytest.raises(ValueError, match="CartPole-v1 cannot be reset one by one"):
+        GRPO("MlpPolicy", env, n_steps=32, **ON_CPU).learn(32)
+    model = GRPO("MlpPolicy", env, n_steps=128, unrelated_starts=True, **ON_CPU).learn(1024)
+    assert all(8 <= each["l"] <= 500 for each in model.ep_info_buffer) and len(model.ep_info_buffer) > 5
+
+
+def test_processes_without_shared_memory_do_not_share_starts() -> None:
+    """They reset again in the step after a partial reset."""
+    env = AsyncVectorEnv([functools.partial(Counter, "vector")] * 2, shared_memory=False)
+    assert not GymnasiumVecEnv(env).resets_copies
+    env.close()
+
+
+def test_methods_and_pictures_of_the_copies() -> None:
+    env = GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", render_mode="rgb_array"))
+    env.reset()
+    assert [image.shape for image in env.get_images()] == [(400, 600, 3)] * 2
+    assert len(env.env_method("render")) == 2
+    with pytest.raises(ValueError, match=r"render\(\) can only be called for all copies"):
+        env.env_method("render", indices=[0])
+    many = GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point"))
+    assert not many.has_attr("queue_start") and many.get_attr("length", [1]) == [0.5]
 
 
 def test_ppo_and_evaluation_with_it() -> None:
