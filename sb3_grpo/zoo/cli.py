@@ -17,6 +17,7 @@ from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
 from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, say
+from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
 from sb3_grpo.zoo.plots import plot
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     before = sys.argv
     try:
+        if n_ranks() > 1:
+            raise UsageError("the RL Zoo runs in one process: with torchrun, use -m sb3_grpo train")
         if name in _WITH_AGENT:
             arguments = _prepared(name, arguments)
         sys.argv = [f"{PROGRAM} {name}", *arguments]

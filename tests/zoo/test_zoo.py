@@ -237,6 +237,13 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
     assert signal.getsignal(signal.SIGINT) is interrupt
 
 
+def test_torchrun_is_sent_to_the_other_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "--algo", "dapo", "--env", "CartPole-v1"]) == 2
+    assert "the RL Zoo runs in one process: with torchrun, use -m sb3_grpo train" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
