@@ -286,11 +286,13 @@ def stopped() -> dict[str, Any]:
 
 class Pretrains(BaseCallback):
     def _on_training_start(self) -> None:
+        self.counted: list[int] = []
         with th.no_grad():
             for each in self.model.policy.parameters():
                 each.fill_(0.25)
 
     def _on_step(self) -> bool:
+        self.counted.append(self.num_timesteps)
         return True
 
 
@@ -304,6 +306,7 @@ def once() -> dict[str, Any]:
     return {
         "parameters": ranks.gather(digest(model)),
         "calls": ranks.gather(calls.n_calls),
+        "counted": getattr(calls, "counted", None),
         "verbose": ranks.gather(model.verbose),
         "files": sorted(str(path.relative_to(folder)).split(".tfevents")[0] for path in folder.rglob("*.*")),
     }

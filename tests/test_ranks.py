@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +93,7 @@ def test_only_the_first_rank_logs_saves_and_calls(tmp_path: Path) -> None:
     found = result(2, "once", tmp_path)
     assert len({*found["parameters"]}) == 1
     assert found["calls"][0] > 0 == found["calls"][1]
+    assert found["counted"] == [*range(4, 257, 4)]  # the steps of all ranks
     assert found["verbose"] == [1, 0]
     assert found["files"] == ["log/DAPO_1/events.out", "model 0.zip"]
 
@@ -107,7 +107,7 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
     assert found["copies"] == 2 * ["2 processes cannot share 3 copies equally: give n_envs=4, for example."]
     assert found["unequal"] == 2 * ["Each process needs as many copies as the others, and they have n_envs=[2, 3]."]
     assert found["seeds"] == 2 * ["All processes need the same seed, and have seed=[0, 1]: they act differently all the same."]
-    assert all("come apart: ent_coef differs after 0 steps. What a callback changes" in said for said in found["changed"])
+    assert all("come apart: ent_coef is not the same in all after 0 steps. What a" in said for said in found["changed"])
 
 
 def test_messages_of_an_update() -> None:
@@ -118,12 +118,11 @@ def test_messages_of_an_update() -> None:
 
 
 def test_an_error_ends_all_ranks() -> None:
-    begin = time.monotonic()
-    _, err = (process := started(2, "tests.ranks_programs", "fault")).communicate(timeout=120)
+    # Others would wait for hours
+    _, err = (process := started(2, "tests.ranks_programs", "fault")).communicate(timeout=300)
     assert process.returncode != 0
     assert err.count("OSError: the cart has fallen over") > 0
     assert err.count("Rank 0 ends, because another rank has ended: see what that one says.") == 1
-    assert time.monotonic() - begin < 60  # torchrun itself would wait for 30 minutes
 
 
 def test_groups_of_different_ranks_have_different_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +148,7 @@ def test_batch_norm_sees_whole_minibatches() -> None:
 
 
 def test_a_reset_training_environment_ends_all_ranks() -> None:
-    _, err = (process := started(2, "tests.ranks_programs", "disturbed")).communicate(timeout=120)
+    _, err = (process := started(2, "tests.ranks_programs", "disturbed")).communicate(timeout=300)
     assert process.returncode != 0
     assert "which several processes cannot make up for: use a separate environment in callbacks." in err
 
@@ -161,5 +160,5 @@ def test_a_killed_rank_is_resumed_to_the_last_bit(tmp_path: Path) -> None:
     for number, where in enumerate(("100 rollout", "1500 rollout", "1800 train")):
         found = result(2, "resumed", tmp_path / str(number), restarts=1, KILL_AT=where)
         assert found["parameters"] == wanted, where
-    _, err = started(3, "tests.ranks_programs", "resumed", tmp_path / "whole").communicate(timeout=120)
+    _, err = started(3, "tests.ranks_programs", "resumed", tmp_path / "whole").communicate(timeout=300)
     assert "holds the episodes of 2 processes, and these are 3: resume it with torchrun --nproc-per-node 2." in err

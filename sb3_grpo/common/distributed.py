@@ -78,7 +78,8 @@ class Collected(NamedTuple):
 def _known(model: Any) -> dict[str, Any]:
     parameters = sum(each.detach().double().sum().item() for each in model.policy.parameters() if each.requires_grad)
     settings = {name: value for name, value in model.settings.items() if isinstance(value, int | float | str | None)}
-    return {"the parameters of the policy": parameters, **settings, "verbose": None, "tensorboard_log": None}
+    settings |= {"verbose": None, "tensorboard_log": None}
+    return {"the parameters of the policy are": parameters} | {f"{name} is": value for name, value in settings.items()}
 
 
 class SharedRollout:
@@ -90,6 +91,7 @@ class SharedRollout:
 
     def __init__(self, model: Any):
         self.model = model
+        self.n_steps = 0  # of this rank
         self._n_before = model.num_timesteps
         if n_ranks() == 1:
             return
@@ -113,13 +115,15 @@ class SharedRollout:
             return batch, groups
         buffers = model.ep_info_buffer, model.ep_success_buffer
         reported = [[*buffer][n_before:] for buffer, n_before in zip(buffers, self._n_reported, strict=True)]
-        observed, n_steps = model.policy.observation_norm.recent, model.num_timesteps - self._n_before
+        # Those that others were thought to take are left out
+        n_steps = model.num_timesteps - self._n_before - (n_ranks() - 1) * self.n_steps
+        observed = model.policy.observation_norm.recent
         found = gather(Collected(batch, [each.results() for each in groups], n_steps, observed, reported, _known(model)))
         for name, value in found[0].known.items():
             if any(each.known[name] != value for each in found):
                 raise ValueError(
-                    f"The processes have come apart: {name} differs after {self._n_before} steps. What a callback changes in "
-                    "the model, it changes in the first process alone: change it before learn(), or by a schedule."
+                    f"The processes have come apart: {name} not the same in all after {self._n_before} steps. What a callback "
+                    "changes in the model, it changes in the first process alone: change it before learn(), or by a schedule."
                 )
         model.num_timesteps = self._n_before + sum(each.n_steps for each in found)
         model.policy.observation_norm.join([each.observed for each in found])

@@ -452,7 +452,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
             actions, self.collector.states = acted.actions, acted.states
             rollout_buffer.add(obs, acted, self.collector.in_groups, given)
             new_obs, rewards, dones, infos = self.collector.step(self.policy.env_actions(actions))
-            self.num_timesteps += env.num_envs
+            # Those of all ranks, as far as they are known
+            self.num_timesteps += self.n_copies
+            rollout.n_steps += env.num_envs
             n_steps += 1
             has_ended = self._add_step(rollout_buffer, obs, new_obs, rewards, dones, infos)
             self._last_obs = new_obs  # type: ignore[assignment]

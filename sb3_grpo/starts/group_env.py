@@ -45,9 +45,9 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
         return
     if isinstance(inner, GymnasiumVecEnv) and not inner.resets_copies:
         raise ValueError(
-            f"The copies of {inner.env_name} cannot be reset one by one: opt in to groups of unrelated starts with "
-            "unrelated_starts=True, or make it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED, if it can "
-            '(gym.make_vec(..., vectorization_mode="sync") can).'
+            f"The copies of {inner.env_name} cannot be reset one by one: make them with "
+            'gym.make_vec(..., vectorization_mode="sync") and without wrappers around, or opt in to groups of unrelated '
+            "starts with unrelated_starts=True."
         )
     if not offers(inner, "queue_start"):
         raise ValueError(

@@ -118,7 +118,7 @@ def test_the_same_parameters_as_with_make_group_env(cls: Any, mode: AutoresetMod
 def test_the_reset_of_the_next_step_is_not_learned_from() -> None:
     """Gymnasium's CartPoleVectorEnv knows no reset_mask."""
     given = gym.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
-    with pytest.raises(ValueError, match="copies of CartPole-v1 cannot be reset one by one: opt in to groups of unrelated"):
+    with pytest.raises(ValueError, match="copies of CartPole-v1 cannot be reset one by one: make them with"):
         GRPO("MlpPolicy", given, n_steps=64, **ON_CPU).learn(10)
     batches = []
 
