@@ -147,7 +147,7 @@ def test_names_of_functions_that_are_not_there(tmp_path: Path, monkeypatch: pyte
     for name in ("no_such.function", "sb3_grpo.no_such.function", "sb3_grpo.no_such", ".5", "a..b"):
         with pytest.raises(
             ValueError,
-            match=f"Unknown policy_loss='{name}', must be one of clip, cispo, dppo, importance_sampling, sapo, target_policy, or a function",
+            match=f"Unknown policy_loss='{name}', must be one of clip, cispo, dppo, .*, or a function",
         ):
             make_model(policy_loss=name)
     # An error in the module is another matter
