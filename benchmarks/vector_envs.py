@@ -2,8 +2,8 @@
 Kinds of vectorized environments: ``python -m benchmarks.vector_envs``.
 
 Random steps alone, and GRPO's training, in turn, with one thread of PyTorch on this machine's cores; PPO's training with
-GRPO's steps per update, epochs and minibatches. Rates by the clock and per CPU second, which counts all processes. Appends to
-``benchmarks/results/vector_envs.jsonl``, and continues from there; ``--table``.
+GRPO's steps per update, epochs and minibatches. Rates are by the clock: the CPU seconds of the processes of a SubprocVecEnv are
+not known here. Appends to ``benchmarks/results/vector_envs.jsonl``, and continues from there; ``--table``.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def measured(task: str, kind: str, what: str) -> dict[str, float]:
     :param task: Id of an environment
     :param kind: One of ``KINDS``
     :param what: One of ``WHAT``
-    :return: Steps per second, by the clock and per CPU second of all processes
+    :return: Steps per second
     """
     import torch as th
     from stable_baselines3 import PPO
@@ -80,7 +80,7 @@ def measured(task: str, kind: str, what: str) -> dict[str, float]:
         model = PPO(policy, env, **same) if what == "PPO" else GRPO(policy, env, unrelated_starts=is_atari, **same)
     actions = [np.array([env.action_space.sample() for _ in range(N_ENVS)]) for _ in range(100)]
     env.reset()
-    begin, times = time.perf_counter(), os.times()
+    begin = time.perf_counter()
     if model is None:
         for number in range(n_steps // N_ENVS):
             env.step(actions[number % 100])
@@ -88,14 +88,13 @@ def measured(task: str, kind: str, what: str) -> dict[str, float]:
         model.learn(n_steps)
         n_steps = model.num_timesteps
     seconds = time.perf_counter() - begin
-    env.close()  # adds the CPU seconds of the copies' processes
-    spent = sum(os.times()[:4]) - sum(times[:4])
-    return {"per_second": n_steps / seconds, "per_cpu_second": n_steps / spent}
+    env.close()
+    return {"per_second": n_steps / seconds}
 
 
 def table() -> str:
     """
-    :return: The results as a table in Markdown: medians, by the clock / per CPU second
+    :return: The medians as a table in Markdown
     """
     found: dict[tuple[str, str, str], list[Any]] = {}
     for row in common.rows(OUTPUT):
@@ -105,8 +104,8 @@ def table() -> str:
         cells = []
         for what in WHAT:
             rows = found.get((task, kind, what), [])
-            rates = [np.median([row[name] for row in rows]) for name in ("per_second", "per_cpu_second")] if rows else []
-            cells.append(" / ".join(f"{float(f'{rate:.2g}'):,.0f}" for rate in rates))
+            rate = np.median([row["per_second"] for row in rows]) if rows else 0.0
+            cells.append(f"{float(f'{rate:.2g}'):,.0f}" if rows else "")
         if any(cells):
             lines.append(f"| {task} | {kind} | {' | '.join(cells)} |")
     return "\n".join(lines)
