@@ -2,7 +2,7 @@
 Kinds of vectorized environments: ``python -m benchmarks.vector_envs``.
 
 Random steps alone, and GRPO's training, in turn, with one thread of PyTorch on this machine's cores; PPO's training with
-GRPO's steps per update, epochs and minibatches. Rates are by the clock: the CPU seconds of the processes of a SubprocVecEnv are
+GRPO's steps per update, epochs and minibatches. Rates are by the clock: CPU seconds of the processes of a SubprocVecEnv are
 not known here. Appends to ``benchmarks/results/vector_envs.jsonl``, and continues from there; ``--table``.
 """
 
