@@ -111,7 +111,6 @@ def table() -> str:
     """
     :return: Interquartile means, and the probability of ending above the baseline with its interval, as a table in Markdown
     """
-    import rliable.library
     import rliable.metrics
 
     found = scores()
@@ -121,14 +120,9 @@ def table() -> str:
         tasks = [task for task in TASKS if (arm, task) in found and (BASELINES[arm], task) in found]
         above = ""
         if tasks and arm != BASELINES[arm]:
-            pair = tuple(np.stack([found[name, task] for task in tasks], 1) for name in (arm, BASELINES[arm]))
-            points, intervals = rliable.library.get_interval_estimates(
-                {"pair": pair},
-                lambda one, other: np.array([rliable.metrics.probability_of_improvement(one, other)]),
-                reps=2000,
-            )
-            low, high = intervals["pair"][:, 0]
-            above = f"{points['pair'][0]:.2f} ({low:.2f} to {high:.2f})"
+            one, other = (np.stack([found[name, task] for task in tasks], 1) for name in (arm, BASELINES[arm]))
+            point, low, high = common.improvement(one, other)
+            above = f"{point:.2f} ({low:.2f} to {high:.2f})"
         lines.append(f"| {arm} | {' | '.join(cells)} | {above} |")
     return "\n".join(lines)
 

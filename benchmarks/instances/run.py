@@ -122,18 +122,12 @@ def interval(cells: list[tuple[str, str]]) -> tuple[float, float]:
     :param cells: Tasks and sizes
     :return: 95% bootstrap interval over seeds of the mean gain
     """
-    import rliable.library
-    import rliable.metrics
-
     known = ends()
-    pair = tuple(np.stack([known[task, size, starts] for task, size in cells], 1) for starts in ("shared", "unrelated"))
-
-    def improves(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.array([rliable.metrics.probability_of_improvement(one, other)])
-
-    _, intervals = rliable.library.get_interval_estimates({"pair": pair}, improves, reps=2000)
-    low, high = intervals["pair"][:, 0]
-    return float(low), float(high)
+    shared, unrelated = (
+        np.stack([known[task, size, starts] for task, size in cells], 1) for starts in ("shared", "unrelated")
+    )
+    _, low, high = common.improvement(shared, unrelated)
+    return low, high
 
 
 def gains() -> dict[tuple[str, str], float]:
