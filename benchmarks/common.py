@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch as th
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -84,24 +83,6 @@ def rows(path: Path) -> list[dict[str, Any]]:
     :return: All runs so far
     """
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
-    """
-    :param one: (seeds, tasks) scores
-    :param other: (seeds, tasks) scores on the same tasks
-    :return: Probability that a run of the first ends above one of the other, mean over the tasks, and its 95% bootstrap
-        interval over seeds
-    """
-    import rliable.library
-    import rliable.metrics
-
-    def improves(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.array([rliable.metrics.probability_of_improvement(one, other)])
-
-    points, intervals = rliable.library.get_interval_estimates({"pair": (one, other)}, improves, reps=2000)
-    low, high = intervals["pair"][:, 0]
-    return float(points["pair"][0]), float(low), float(high)
 
 
 def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from benchmarks import common
 from benchmarks.instances.tasks import Lake, Tour, registered
 from benchmarks.runs import Job, run_missing
 from benchmarks.timing import in_process
+from sb3_grpo.classroom.compare.statistics import compare, iqm
 
 RESULTS = common.RESULTS / "losses.jsonl"
 N_SEEDS, N_EPISODES = 5, 100
@@ -111,17 +112,15 @@ def table() -> str:
     """
     :return: Interquartile means, and the probability of ending above the baseline with its interval, as a table in Markdown
     """
-    import rliable.metrics
-
     found = scores()
     lines = ["| loss | " + " | ".join(TASKS) + " | ends above its baseline |", "|---" * (len(TASKS) + 2) + "|"]
     for arm in ARMS:
-        cells = [f"{rliable.metrics.aggregate_iqm(found[arm, task]):.2f}" if (arm, task) in found else "" for task in TASKS]
+        cells = [f"{iqm(found[arm, task]):.2f}" if (arm, task) in found else "" for task in TASKS]
         tasks = [task for task in TASKS if (arm, task) in found and (BASELINES[arm], task) in found]
         above = ""
         if tasks and arm != BASELINES[arm]:
-            one, other = (np.stack([found[name, task] for task in tasks], 1) for name in (arm, BASELINES[arm]))
-            point, low, high = common.improvement(one, other)
+            firsts, seconds = ([found[name, task] for task in tasks] for name in (arm, BASELINES[arm]))
+            point, low, high = compare(arm, BASELINES[arm], firsts, seconds).improvement
             above = f"{point:.2f} ({low:.2f} to {high:.2f})"
         lines.append(f"| {arm} | {' | '.join(cells)} | {above} |")
     return "\n".join(lines)

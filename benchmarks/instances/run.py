@@ -24,6 +24,7 @@ from benchmarks import common
 from benchmarks.instances.tasks import TASKS
 from benchmarks.runs import Job, run_missing
 from benchmarks.timing import in_process
+from sb3_grpo.classroom.compare.statistics import compare
 
 RESULTS = common.RESULTS / "instances.jsonl"
 N_GROUPS, GROUP_SIZE, N_EPISODES, N_SEEDS = 64, 8, 100, 5
@@ -123,10 +124,8 @@ def interval(cells: list[tuple[str, str]]) -> tuple[float, float]:
     :return: 95% bootstrap interval over seeds of the mean gain
     """
     known = ends()
-    shared, unrelated = (
-        np.stack([known[task, size, starts] for task, size in cells], 1) for starts in ("shared", "unrelated")
-    )
-    _, low, high = common.improvement(shared, unrelated)
+    shared, unrelated = ([np.array(known[task, size, how]) for task, size in cells] for how in ("shared", "unrelated"))
+    _, low, high = compare("shared", "unrelated", shared, unrelated).improvement
     return low, high
 
 

@@ -242,7 +242,7 @@ def test_gae_by_hand():
 
 
 def test_maxrl_by_hand() -> None:
-    # prime-rl: (r - mean) / mean, 0 where nobody succeeds
+    # prime-rl: (r - mean) / mean, 0 where no member succeeds
     outcomes = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.5, 1.0, 0.0, 0.5]]
     expected = [[3.0, -1.0, -1.0, -1.0], [0.0] * 4, [0.0] * 4, [0.0, 1.0, -1.0, 0.0]]
     assert [advantages_of(*each, kind="maxrl", scale="batch") for each in outcomes] == expected
