@@ -60,6 +60,31 @@ class Tour(gym.Env):
         return self.observe(), -way, not self.left, False, {}
 
 
+class Reversal(gym.Env):
+    """A row of bits, to be written backwards; the only reward is 1 at the end, if all are right (arXiv:2604.06159, 3.6)."""
+
+    n_bits = 6
+    observation_space = spaces.Box(-1.0, 1.0, (2 * n_bits,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        super().reset(seed=seed)
+        self.bits = self.np_random.choice([-1.0, 1.0], self.n_bits)
+        self.written: list[float] = []
+        return self.observe(), {}
+
+    def observe(self) -> np.ndarray:
+        # 0: not written yet
+        rest = [0.0] * (self.n_bits - len(self.written))
+        return np.array([*self.bits, *self.written, *rest], np.float32)
+
+    def step(self, action: Any) -> Step:
+        self.written.append(2.0 * int(action) - 1.0)
+        ended = len(self.written) == self.n_bits
+        right = ended and self.written == self.bits[::-1].tolist()
+        return self.observe(), float(right), ended, False, {}
+
+
 class Lake(gym.Env):
     """FrozenLake on another map of four by four for each seed, which is seen as a whole; the ice is slippery."""
 
