@@ -50,8 +50,8 @@ TASKS = {
     "HalfCheetah": Task(registered("HalfCheetah-v5"), 100_000, -280.0, 1500.0),
     "lakes": Task(Lake, 80_000, 0.04, 0.6),
     "tours": Task(Tour, 80_000, -6.3, -4.2),
-    "reversal": Task(Reversal, 150_000, 1 / 64, 1.0),
-    "sums": Task(None, 120_000, 0.0, 1.0),
+    "reversal": Task(Reversal, 100_000, 1 / 64, 1.0),
+    "sums": Task(None, 100_000, 0.0, 1.0),
 }
 GROUPS: dict[str, Any] = {"n_groups": 4, "group_size": 8, "advantage": "outcome", "gamma": 1.0, "n_steps": None}
 ARMS: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 import functools
 import shlex
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
-from sb3_grpo.zoo.search_space import needs_whole_groups
+from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
 
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
@@ -53,6 +54,25 @@ class StopAtBudget(BaseCallback):
                 f"no update within {self.n_timesteps} steps: they need a smaller n_steps, group_size or n_groups, or all of "
                 "their groups were dead"
             )
+
+
+class DefaultsFirst(optuna.samplers.TPESampler):
+    """
+    Optuna's default sampler, but the first trial of a study has the defaults: what is found has to be better than these.
+
+    :param defaults: parameters of the first trial
+    :param kwargs: see Optuna
+    """
+
+    def __init__(self, defaults: dict[str, Any], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.defaults = defaults
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        """See Optuna. Without earlier trials, all parameters are drawn here."""
+        if trial.number == 0 and param_name in self.defaults:
+            return self.defaults[param_name]
+        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
 class _Learner:
@@ -113,6 +133,9 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"-i {self.trained_agent} and --optimize exclude each other: the trials of a search begin anew")
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
+        # Of a search: trials of this process, when they began, those that had ended before, and why the last one was pruned
+        self._n_tried, self._begun, self._n_before = 0, 0.0, 0
+        self._pruned_because: str | None = None
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
             if begun_by != self._algorithm.__name__:
@@ -259,14 +282,23 @@ class GroupExperimentManager(ExperimentManager):
         finally:
             self.vec_env_class, self.eval_env_kwargs = before
 
+    def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
+        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")))
+        if sampler_method != "tpe" or not defaults:
+            return super()._create_sampler(sampler_method)
+        return DefaultsFirst(defaults, n_startup_trials=self.n_startup_trials, seed=self.seed, multivariate=True)
+
     def objective(self, trial: optuna.Trial) -> float:
         """
         :param trial: the trial
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
+        if not self._n_tried:
+            self._begun, self._n_before = time.monotonic(), _n_ended(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
+        trial.set_user_attr("steps_per_copy", self.n_timesteps // self.n_envs)
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         reason: BaseException | None = None
         try:
@@ -279,14 +311,47 @@ class GroupExperimentManager(ExperimentManager):
             raise optuna.TrialPruned(str(error)) from error
         finally:
             if reason is not None:
-                trial.set_user_attr("pruned_because", f"{type(reason).__name__}: {reason}")
+                self._pruned_because = f"{type(reason).__name__}: {reason}"
+                trial.set_user_attr("pruned_because", self._pruned_because)
+            self._n_tried += 1
+            self._say_time_left(trial.study)
+
+    def _say_time_left(self, study: optuna.Study) -> None:
+        """
+        :param study: a study, one of whose trials has just ended; Optuna itself says which one is the best so far
+        """
+        if self.max_total_trials is None:
+            done, wanted, lately = self._n_tried, self.n_trials, self._n_tried
+        else:
+            # Those of all workers
+            done, wanted = _n_ended(study) + 1, self.max_total_trials
+            lately = done - self._n_before
+        minutes = (time.monotonic() - self._begun) / 60 / lately * max(0, wanted - done)
+        say(f"{done} of {wanted} trials, about {minutes:.0f} minutes left")
 
     def hyperparameters_optimization(self) -> None:
-        """Search for good hyperparameters and write a report."""
+        """
+        Search for good hyperparameters and write a report.
+
+        :raises UsageError: if no trial was completed
+        """
         given = self.specified_callbacks or []
         stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*(given if isinstance(given, list) else [given]), stop]
-        super().hyperparameters_optimization()
+        try:
+            super().hyperparameters_optimization()
+        except ValueError as error:
+            # Raised by Optuna: none is the best
+            if self._pruned_because is None:
+                raise
+            raise UsageError(
+                f"No trial has come to its end. The last one was pruned: {self._pruned_because}. Give the trials more steps "
+                "(-n), or the search a larger --n-trials"
+            ) from error
+
+
+def _n_ended(study: optuna.Study) -> int:
+    return sum(each.state.is_finished() for each in study.get_trials(deepcopy=False))
 
 
 def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:

@@ -1,6 +1,7 @@
 """Search spaces of ``--optimize-hyperparameters`` for GRPO and DAPO, and conversion of trials to keyword arguments."""
 
 import inspect
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,8 @@ from sb3_grpo.common.arguments import judges_whole_episodes
 from sb3_grpo.grpo.policies import POLICIES
 
 _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
-# Units of the size of an update
-_UNITS = ("n_steps", "n_groups")
+# Sizes of an update: the default, which grows with the run, or one of the units
+_UNITS = ("default", "n_steps", "n_groups")
 _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _LSTM_HIDDEN_SIZES = [16, 32, 64, 128, 256, 512]
@@ -23,6 +24,61 @@ _PRETRAINED_POLICY = "CausalLMPolicy"
 _TEXT_POLICIES = ("TokenPolicy", _PRETRAINED_POLICY)
 # Required by updates of n_steps; overrides the entry
 _PER_STEP = {"loss_average": "step", "overlong_filter": False}
+
+# Defaults as Optuna stores them. The smallest entropy bonus is as good as none
+_GRPO_DEFAULTS = {
+    "group_size_pow": 2,
+    "lr_schedule": "constant",
+    "batch_size_pow": 8,
+    "clip_range": 0.2,
+    "clip_range_higher_by": 0.0,
+    "one_minus_gamma": 0.01,
+    "advantage_scale": "batch",
+    "ent_coef": 1e-8,
+    "policy_loss": "clip",
+    "net_arch": "small",
+    "activation_fn": "tanh",
+    "normalize_observations": False,
+    "advantage": "gae",
+    "one_minus_gae_lambda": 0.05,
+    "unit": "default",
+    "n_groups_pow": 2,
+    "loss_average": "episode",
+    "overlong_filter": False,
+}
+# With 16 copies, 2,048 steps per update
+_PPO_DEFAULTS = {
+    "batch_size_pow": 6,
+    "n_steps_pow": 7,
+    "one_minus_gamma": 0.01,
+    "one_minus_gae_lambda": 0.05,
+    "learning_rate": 3e-4,
+    "ent_coef": 1e-8,
+    "clip_range": 0.2,
+    "n_epochs": 10,
+    "max_grad_norm": 0.5,
+    "net_arch": "small",
+    "activation_fn": "tanh",
+}
+_FIRST_TRIALS = {
+    "ppo": _PPO_DEFAULTS,
+    "grpo": _GRPO_DEFAULTS,
+    "dapo": {**_GRPO_DEFAULTS, "clip_range_higher_by": 0.08, "max_sampling_rounds": 4},
+}
+
+
+def first_trial(algo: str, policy: str) -> dict[str, Any]:
+    """
+    :param algo: name of the algorithm, as in ``--algo``
+    :param policy: name of the policy
+    :return: the first trial of a study as Optuna stores it, the defaults; empty if it is drawn like the others
+    """
+    if algo not in _FIRST_TRIALS or policy in _TEXT_POLICIES:
+        return {}
+    if algo == "ppo":
+        return _PPO_DEFAULTS
+    own = POLICIES[policy].default_arguments({}) if policy in POLICIES else {}  # type: ignore[attr-defined]
+    return {**_FIRST_TRIALS[algo], **{name: own[name] for name in ("learning_rate", "n_epochs") if name in own}}
 
 
 def needs_whole_groups(entry: dict[str, Any]) -> bool:
@@ -39,7 +95,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     Sample the hyperparameters that both algorithms share.
 
     :param trial: the trial; its user attribute ``policy`` is the name of the policy, ``whole_groups`` whether the entry needs
-        updates of whole groups
+        updates of whole groups, ``steps_per_copy`` the budget
     :return: the sampled parameters, as Optuna stores them
     """
     if trial.user_attrs.get("policy") == _PRETRAINED_POLICY:
@@ -72,9 +128,11 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
         if not trial.user_attrs.get("whole_groups"):
             drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
-    if _takes_steps(drawn):
-        drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 3, 11)
-    else:
+    if drawn.get("unit") == "n_steps":
+        # At least four updates
+        largest = int(math.log2(max(16, trial.user_attrs.get("steps_per_copy", 8192) / 4)))
+        drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 3, min(11, largest))
+    elif not _takes_steps(drawn):
         drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
     return drawn
 
@@ -104,9 +162,9 @@ def _suggest_pretrained(trial: optuna.Trial) -> dict[str, Any]:
 def _takes_steps(drawn: dict[str, Any]) -> bool:
     """
     :param drawn: the parameters of a trial
-    :return: whether its updates are sized in ``n_steps`` and do not wait for episodes to end
+    :return: whether its updates are sized in steps and do not wait for episodes to end
     """
-    return drawn.get("unit") == "n_steps"
+    return drawn.get("unit") in ("default", "n_steps")
 
 
 def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
@@ -115,13 +173,13 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     :return: hyperparameters as written in a configuration file
     """
     kwargs = sampled_params.copy()
-    kwargs.pop("unit", None)
     for name in _POWERS_OF_TWO:
         # None overrides the value of an entry that uses the other unit
         power = kwargs.pop(f"{name}_pow", None)
         kwargs[name] = None if power is None else 2**power
-    if kwargs["n_steps"] is not None:
+    if _takes_steps(sampled_params):
         kwargs |= _PER_STEP
+    kwargs.pop("unit", None)
     for name in ("gamma", "gae_lambda"):
         if f"one_minus_{name}" in kwargs:
             kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")

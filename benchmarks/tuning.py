@@ -1,0 +1,215 @@
+"""
+What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--table``).
+
+For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
+pruning. Then the best trial and the defaults are trained on seeds that the study has not seen, with as many steps, and
+evaluated in 100 episodes. PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it; GRPO and DAPO may choose to
+normalise.
+
+Studies are journals in ``--folder``; one that was interrupted goes on. ``benchmarks/results/tuning`` has their trials
+(``TASK-ALGO.csv``) and the trainings (``checks.jsonl``).
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import optuna
+import pandas as pd
+import yaml
+
+from benchmarks import common
+from benchmarks.runs import Job, run_missing
+from sb3_grpo.classroom.compare.statistics import compare, iqm
+
+RESULTS = common.RESULTS / "tuning"
+CHECKS = RESULTS / "checks.jsonl"
+ALGOS = ("grpo", "dapo", "ppo")
+N_TRIALS, N_COPIES, N_EPISODES = 40, 16, 100
+SEARCH_SEED, SEEDS = 100, range(200, 205)
+# Four evaluations of 20 episodes in each trial
+SEARCH = ("--n-evaluations", 4, "--eval-episodes", 20, "--n-eval-envs", 10, "--no-optim-plots")
+
+
+class Task(NamedTuple):
+    """
+    :param steps: Steps of a trial, and of a training with what was found
+    :param ppo: What PPO's entry has in addition
+    :param package: What registers it, if it is not Gymnasium
+    """
+
+    steps: int
+    ppo: Mapping[str, Any] = MappingProxyType({})
+    package: str | None = None
+
+
+TASKS = {
+    "LunarLander-v3": Task(100_000),
+    "Hopper-v5": Task(100_000, {"normalize": True}),
+    "MinAtar/Breakout-v1": Task(150_000, package="sb3_grpo.envs.minatar"),
+    "BipedalWalker-v3": Task(150_000, {"normalize": True}),
+}
+
+
+def study_name(task: str, algo: str) -> str:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: Name of the study, and of its files
+    """
+    return f"{task.replace('/', '-')}-{algo}"
+
+
+def zoo(task: str, algo: str, folder: Path, logs: Path, *options: Any) -> None:
+    """
+    Run RL Zoo's ``train`` with an entry that sets only what every entry sets.
+
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param folder: Folder of the studies
+    :param logs: Where its output goes
+    :param options: More options
+    """
+    name, (steps, ppo, package) = study_name(task, algo), TASKS[task]
+    entry = {"n_envs": N_COPIES, "n_timesteps": steps, "policy": "MlpPolicy", **(ppo if algo == "ppo" else {})}
+    config = folder / f"{name}.yml"
+    config.write_text(yaml.safe_dump({task: entry}))
+    study = ("--storage", folder / f"{name}.log", "--study-name", name, "--conf-file", config, "-n", steps)
+    packages = ("--gym-packages", package) if package else ()
+    command = ("-m", "sb3_grpo.zoo", "train", "--algo", algo, "--env", task, *study, "-f", logs, *packages, *options)
+    with (folder / f"{name}.txt").open("a") as output:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *map(str, command), "--num-threads", "1"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: see {output.name}")
+
+
+def search(task: str, algo: str, folder: Path) -> None:
+    """
+    Run what is missing of a study, and write the table of its trials.
+
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param folder: Folder of the studies
+    """
+    options = ("--optimize", "--max-total-trials", N_TRIALS, "--seed", SEARCH_SEED, *SEARCH)
+    zoo(task, algo, folder, folder / "reports", *options)
+    name = study_name(task, algo)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / f"{name}.log")))
+    table = optuna.load_study(study_name=name, storage=storage).trials_dataframe(
+        ("number", "value", "state", "duration", "params")
+    )
+    table["duration"] = table["duration"].dt.total_seconds().round()
+    table.round(6).to_csv(RESULTS / f"{name}.csv", index=False)
+
+
+def trials(task: str, algo: str) -> pd.DataFrame | None:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: The trials of the study, if it has ended
+    """
+    path = RESULTS / f"{study_name(task, algo)}.csv"
+    return pd.read_csv(path) if path.exists() else None
+
+
+def best(task: str, algo: str) -> int:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: Number of the best trial
+    """
+    table = trials(task, algo)
+    assert table is not None
+    complete = table[table.state == "COMPLETE"]
+    return int(complete.number[complete.value.idxmax()])
+
+
+def check(task: str, algo: str, trial: int, seed: int, folder: Path) -> dict[str, Any]:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param trial: A trial of its study
+    :param seed: Seed of the training
+    :param folder: Folder of the studies
+    :return: Mean return after as many steps as a trial has
+    """
+    logs = folder / f"check-{study_name(task, algo)}-{trial}-{seed}"
+    evaluation = ("--eval-freq", TASKS[task].steps, "--eval-episodes", N_EPISODES, "--n-eval-envs", 10)
+    try:
+        zoo(task, algo, folder, logs, "--trial-id", trial, "--seed", seed, *evaluation)
+        [path] = logs.glob("*/*/evaluations.npz")
+        return {"mean_return": float(np.load(path)["results"][0].mean())}
+    finally:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def returns(task: str, algo: str, trial: int) -> list[float]:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param trial: A trial of its study
+    :return: Mean returns of the seeds
+    """
+    wanted = {"task": task, "algo": algo, "trial": trial}
+    return [row["mean_return"] for row in common.rows(CHECKS) if wanted.items() <= row.items()]
+
+
+def table() -> str:
+    """
+    :return: What each study has found, as a table in Markdown
+    """
+    lines = ["| | | trials | minutes | defaults | best trial | ends above the defaults |", "|---" * 7 + "|"]
+    for task, algo in product(TASKS, ALGOS):
+        study = trials(task, algo)
+        if study is None:
+            continue
+        number = best(task, algo)
+        before, after = returns(task, algo, 0), returns(task, algo, number)
+        cells = [f"{len(study)} ({(study.state == 'PRUNED').sum()} pruned)", f"{study.duration.sum() / 60:.0f}"]
+        if len(before) == len(after) == len(SEEDS) and number > 0:
+            point, low, high = compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement
+            cells += [f"{iqm(np.array(each)):.0f}" for each in (before, after)] + [f"{point:.2f} ({low:.2f} to {high:.2f})"]
+        lines.append(f"| {task} | {algo} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("studies"))
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--table", action="store_true", help="print the table")
+    args = parser.parse_args()
+    if args.table:
+        print(table())
+        return
+    args.folder.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for task in args.tasks:
+        missing = [algo for algo in ALGOS if trials(task, algo) is None]
+        with ThreadPoolExecutor(args.processes) as pool:
+            list(pool.map(lambda algo, task=task: search(task, algo, args.folder), missing))
+        numbers = [(algo, number) for algo in ALGOS for number in sorted({0, best(task, algo)})]
+        jobs: list[Job] = [
+            {"task": task, "algo": algo, "trial": number, "seed": seed} for seed in SEEDS for algo, number in numbers
+        ]
+        run_missing(CHECKS, jobs, lambda job: check(**job, folder=args.folder.resolve()), args.processes)
+
+
+if __name__ == "__main__":
+    main()
