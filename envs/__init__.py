@@ -1,7 +1,7 @@
 """Environments that come with sb3-grpo. This folder is imported as ``sb3_grpo.envs``."""
 
 from sb3_grpo.envs.float_observation import FloatObservation
-from sb3_grpo.envs.tasks.base import Item, Task
+from sb3_grpo.envs.tasks.base import Item, Reply, Task
 from sb3_grpo.envs.tasks.builtin import (
     ArithmeticTask,
     CalculatorTask,
@@ -18,6 +18,7 @@ from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, T
 from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, math_equivalent
 from sb3_grpo.envs.verifiers.process import VerifierError
+from sb3_grpo.envs.verifiers.scores import RewardFunctions
 
 __all__ = [
     "ArithmeticTask",
@@ -31,6 +32,8 @@ __all__ = [
     "Item",
     "PairsTask",
     "ReasoningGymTask",
+    "Reply",
+    "RewardFunctions",
     "Task",
     "TextEpisodeRules",
     "Tokenizer",

@@ -21,6 +21,7 @@ from typing import Any
 _WITHOUT: dict[str, Any] = {
     "n_steps": None,
     "leave_one_out": False,
+    "normalize_reward_parts": False,
     "ratio_level": "step",
     "policy_loss": "clip",
     "clip_range": 0.2,

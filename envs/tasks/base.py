@@ -69,6 +69,18 @@ class Scorer(NamedTuple):
     name: str | None = None
 
 
+class Reply(NamedTuple):
+    """
+    A reply to the agent's answer with a reward for that answer, see :meth:`Task.reply`.
+
+    :param text: A text that the agent has to answer, or None to end the episode
+    :param reward: The reward, at the last token of the answer
+    """
+
+    text: str | None
+    reward: float = 0.0
+
+
 class Task(ABC):
     """
     Base class of tasks, the source of prompts. Subclasses must define ``item``; everything else has defaults.
@@ -77,6 +89,7 @@ class Task(ABC):
     ``max_reply_tokens`` is the maximum number of tokens of all replies in one episode.
     ``n_turns`` is the maximum number of answers that the agent can give in one episode.
     ``knows_longest`` states that no item is longer than those of ``longest_items``; otherwise some room is added.
+    ``answer_key`` is the name by which reward functions are given the answer.
     ``trusted`` states that ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time
     limit. It applies to the methods that the class defines or inherits, not to those that a subclass overrides.
     """
@@ -84,6 +97,7 @@ class Task(ABC):
     n_items: int | None = None
     n_turns: int = 1
     trusted: bool = True
+    answer_key: str = "answer"
 
     @abstractmethod
     def item(self, index: int) -> Item:
@@ -92,22 +106,24 @@ class Task(ABC):
         :return: The item, the same at every call
         """
 
-    def score(self, answer: str, item: Item) -> float:
+    def score(self, answer: str, item: Item) -> Any:
         """
         :param answer: The agent's (last) answer: untrusted text
         :param item: The item that it was asked
-        :return: 1 for a right answer, 0 for a wrong one, or a value in between
+        :return: 1 for a right answer, 0 for a wrong one, or a value in between. Or a dictionary with the parts of the score by
+            name, which are added
         """
         return float(is_equivalent(answer, self.reference(item)))
 
-    def reply(self, item: Item, messages: list[str]) -> str | None:
+    def reply(self, item: Item, messages: list[str]) -> str | Reply | None:
         """
         Reply to the agent's answer, for tasks with several turns. Unless it is trusted, this method runs in the verifier's
         process with the same time limit: it must depend on nothing but its arguments.
 
         :param item: The item that the agent was asked
         :param messages: The agent's first answer, the reply to it, the second answer, and so on up to the agent's last answer
-        :return: A text that the agent has to answer, or None to end the episode with the last answer
+        :return: A text that the agent has to answer, or None to end the episode with the last answer. With a reward for that
+            answer: a :class:`Reply`
         """
         return None
 
@@ -138,6 +154,14 @@ class Task(ABC):
                 f"use a Task whose own score() needs none. Prompt: {item.prompt!r:.200}"
             )
         return item.answer
+
+    def columns(self, item: Item) -> tuple[Any, dict[str, Any]]:
+        """
+        :param item: An item
+        :return: Its prompt, and what reward functions are given with it by name: its metadata and the answer, if there is one
+        """
+        answer = {self.answer_key: item.answer} if item.answer else {}
+        return item.prompt, {**answer, **item.metadata}
 
     def scorer(self) -> Scorer:
         """

@@ -1,5 +1,6 @@
 """Built-in tasks: arithmetic, pairs of prompt and answer, capitals, guessing a number, and a calculator."""
 
+import csv
 import difflib
 import json
 import operator
@@ -119,46 +120,60 @@ class PairsTask(Task):
     """
     A task with a list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
 
-    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata), items, or dictionaries, e.g. the rows of a
-        ``datasets.Dataset``. Answers that are numbers are converted to text.
+    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata), items, prompts alone, or dictionaries, e.g. the rows
+        of a ``datasets.Dataset``. Answers that are numbers are converted to text.
     :param prompt_key: Key of the prompt in dictionaries
-    :param answer_key: Key of the answer. All other keys become the item's metadata.
+    :param answer_key: Key of the answer. None: ``answer`` where there is one. All other keys become the item's metadata.
     """
 
     def __init__(
         self,
-        pairs: Iterable[tuple[Any, ...] | Item | Mapping[str, Any]],
+        pairs: Iterable[tuple[Any, ...] | Item | Mapping[str, Any] | str],
         prompt_key: str = "prompt",
-        answer_key: str = "answer",
+        answer_key: str | None = None,
     ):
+        self.answer_key = answer_key or Task.answer_key
+        pairs = ((pair, "") if isinstance(pair, str) else pair for pair in pairs)
         self._items = [as_item(pair, f"Pair {index}", prompt_key, answer_key) for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
         if not self._items:
             raise ValueError("The task has no items: give at least one pair (prompt, answer)")
 
     @classmethod
-    def from_jsonl(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str = "answer") -> "PairsTask":
+    def from_file(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str | None = None) -> "PairsTask":
         """
-        :param path: File with one JSON object per line; blank lines are skipped
-        :param prompt_key: Key of the prompt
-        :param answer_key: Key of the answer
+        :param path: File that ends in ``.csv``, with names in the first line, or else with one JSON object per line; blank
+            lines are skipped
+        :param prompt_key: Name of the prompt
+        :param answer_key: Name of the answer. None: ``answer`` where there is one
         :return: The task
         """
         items = []
         try:
-            # str.splitlines() would also split at characters that JSON strings may contain
-            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        where = f"{path}, line {number}"
-                        items.append(as_item(_json_object(line, where), where, prompt_key, answer_key))
+            # The end of a line is left to csv, and str.splitlines() would also split at characters that JSON may contain
+            with open(path, encoding="utf-8-sig", newline="") as lines:  # some editors begin a file with a byte order mark
+                for where, row in _csv_rows(lines, path) if str(path).endswith(".csv") else _json_rows(lines, path):
+                    items.append(as_item(row, where, prompt_key, answer_key))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
         if not items:
-            raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
-        return cls(items)
+            raise ValueError(
+                f"{path} has no lines: expected {prompt_key!r} and {answer_key!r}, one JSON object per line or CSV"
+            )
+        return cls(items, answer_key=answer_key)
+
+    def split(self, n_test: int, seed: int = 0) -> tuple["PairsTask", "PairsTask"]:
+        """
+        :param n_test: Number of items to hold out
+        :param seed: Seed for choosing them
+        :return: The task without these items, and with nothing but them
+        """
+        if not 0 < n_test < len(self._items):
+            raise ValueError(f"n_test={n_test} has to be from 1 to {len(self._items) - 1}: there are {len(self._items)} items")
+        items = [self._items[int(index)] for index in np.random.default_rng(seed).permutation(len(self._items))]
+        return PairsTask(items[n_test:], answer_key=self.answer_key), PairsTask(items[:n_test], answer_key=self.answer_key)
 
     def item(self, index: int) -> Item:
         """
@@ -180,12 +195,12 @@ class PairsTask(Task):
         return "".join(sorted({character for item in self._items for character in f"{item.prompt}{item.answer}"}))
 
 
-def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str = "answer") -> Item:
+def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str | None = None) -> Item:
     """
     :param pair: See :class:`PairsTask`
     :param where: Where it was found, for errors
     :param prompt_key: Key of the prompt in a dictionary
-    :param answer_key: Key of the answer
+    :param answer_key: Key of the answer. None: ``answer`` if there is one
     :return: The item
     """
     if isinstance(pair, Item):
@@ -193,12 +208,16 @@ def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str =
     if isinstance(pair, Mapping):
         rest = dict(pair)
         for key in (prompt_key, answer_key):
-            if key not in rest:
+            if key is not None and key not in rest:
                 raise ValueError(
                     f"{where} has no {key!r}, only {', '.join(map(repr, rest)) or 'nothing'}. "
                     "Name the keys of your data with prompt_key and answer_key."
                 )
-        pair = (rest.pop(prompt_key), rest.pop(answer_key), rest)
+        answer_key = answer_key or Task.answer_key
+        prompt, answer = rest.pop(prompt_key), rest.pop(answer_key, "")
+        if isinstance(answer, Real) and not isinstance(answer, bool):
+            rest[answer_key] = answer  # reward functions are given the number
+        pair = (prompt, answer, rest)
     is_pair = isinstance(pair, tuple | list) and 2 <= len(pair) <= 3
     prompt, answer, metadata = (*pair, {})[:3] if is_pair else (None, None, None)
     if isinstance(answer, Real) and not isinstance(answer, bool):
@@ -210,14 +229,36 @@ def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str =
     return Item(prompt, answer, metadata)
 
 
-def _json_object(line: str, where: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
-    return entry
+def _csv_rows(lines: Iterable[str], path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """
+    :param lines: A file with names in the first line
+    :param path: Its path
+    :return: Where each row is, and its values
+    """
+    reader = csv.DictReader(lines, restkey="")
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        if "" in row or None in row.values():
+            raise ValueError(f"{where} has not as many values as the first line has names, {len(reader.fieldnames or ())}")
+        yield where, row
+
+
+def _json_rows(lines: Iterable[str], path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """
+    :param lines: A file with one JSON object per line
+    :param path: Its path
+    :return: Where each object is, and the object
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
+            if not isinstance(entry, dict):
+                raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
+            yield where, entry
 
 
 class CapitalsTask(PairsTask):
@@ -354,7 +395,8 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
     Create a task.
 
     :param task: A name (``arithmetic``, ``calculator``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a
-        :class:`Task`, a list or iterator of pairs (prompt, answer), a ``datasets.Dataset``, or the path of a ``.jsonl`` file
+        :class:`Task`, a list or iterator of pairs (prompt, answer), a ``datasets.Dataset``, or the path of a ``.jsonl`` or
+        ``.csv`` file
     :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`CalculatorTask`, :class:`GuessNumberTask`, the data set
         of reasoning-gym or :class:`PairsTask` (``prompt_key`` and ``answer_key``)
     :return: The task
@@ -363,8 +405,8 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         if task_kwargs:
             raise ValueError(f"task_kwargs={task_kwargs} have no use for a task that exists already: {type(task).__name__}")
         return task
-    if isinstance(task, Path) or (isinstance(task, str) and task.endswith(".jsonl")):
-        return PairsTask.from_jsonl(task, **task_kwargs)
+    if isinstance(task, Path) or (isinstance(task, str) and task.endswith((".jsonl", ".csv"))):
+        return PairsTask.from_file(task, **task_kwargs)
     if hasattr(task, "__len__") and hasattr(task, "__getitem__") and not isinstance(task, str | Mapping):
         task = map(task.__getitem__, range(len(task)))
     if isinstance(task, Iterator):
@@ -372,7 +414,7 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
     if not isinstance(task, str):
         raise TypeError(
             f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer), one split of a data set of "
-            "datasets, or the path of a .jsonl file"
+            "datasets, or the path of a .jsonl or .csv file"
         )
     if task.startswith(_REASONING_GYM):
         return ReasoningGymTask(task.removeprefix(_REASONING_GYM), **task_kwargs)
@@ -380,7 +422,7 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         close = difflib.get_close_matches(task, _BY_NAME, n=1)
         raise ValueError(
             f"There is no task {task!r}{f', did you mean {close[0]!r}?' if close else '.'} "
-            f"Names are {', '.join(map(repr, _BY_NAME))} and '{_REASONING_GYM}NAME'; files have to end in .jsonl."
+            f"Names are {', '.join(map(repr, _BY_NAME))} and '{_REASONING_GYM}NAME'; files have to end in .jsonl or .csv."
         )
     try:
         return _BY_NAME[task](**task_kwargs)

@@ -131,20 +131,24 @@ class TextEpisodes:
         has_end = self.observation_space.ends(self._tokens, self._turn_starts, self._n_tokens)
         is_cut = ~has_end & (self._n_given >= self.rules.max_answer_tokens)
         verdicts: dict[int, Verdict | None] = dict.fromkeys(np.flatnonzero(is_cut).tolist())
-        if has_end.any():
-            verdicts.update(self._end_answers(np.flatnonzero(has_end).tolist()))
-        self._in_progress = not verdicts
         rewards, endings = np.zeros(n_copies), {}
+        if has_end.any():
+            verdicts.update(self._end_answers(np.flatnonzero(has_end).tolist(), rewards))
+        unfinished = [idx for idx, verdict in verdicts.items() if verdict is None]
+        if unfinished and self.rules.scores_unfinished:
+            verdicts.update(self._score_unfinished(unfinished))
+        self._in_progress = not verdicts
         for idx in sorted(verdicts):
-            reward, truncated, info = self._end(idx, verdicts[idx])
+            reward, info = self._end(idx, verdicts[idx])
             rewards[idx] += reward
-            endings[idx] = truncated, info
+            endings[idx] = idx in unfinished and self.rules.truncate, info
         self._returns += rewards
         return rewards, endings
 
-    def _end_answers(self, copies: list[int]) -> dict[int, Verdict | None]:
+    def _end_answers(self, copies: list[int], rewards: np.ndarray) -> dict[int, Verdict | None]:
         """
         :param copies: Copies whose answer has just ended
+        :param rewards: (N,) rewards of this step, to which those that come with replies are added
         :return: For each copy whose episode ends with it, the verdict, or None if there is no room for the next answer
         """
         exchanges = {idx: self._exchanges[idx] for idx in copies}
@@ -154,6 +158,7 @@ class TextEpisodes:
         if self.rules.multi_turn:
             replies = self.rules.runner.reply([each.check((each.encoded.item, each.messages)) for each in exchanges.values()])
             for idx, reply in zip(copies, replies, strict=True):
+                rewards[idx] += reply.reward
                 if reply.error is not None:
                     verdicts[idx] = reply
                 elif reply.value is None:
@@ -161,9 +166,18 @@ class TextEpisodes:
                 elif not self._append_reply(idx, reply.value):
                     verdicts[idx] = None
                 del exchanges[idx]
+        return {**verdicts, **self._score(exchanges)}
+
+    def _score(self, exchanges: dict[int, Exchange]) -> dict[int, Verdict]:
         payload = self.rules.scorer.payload
         scores = self.rules.runner.score([each.check(payload(each.encoded.item)) for each in exchanges.values()])
-        return {**verdicts, **dict(zip(exchanges, scores, strict=True))}
+        return dict(zip(exchanges, scores, strict=True))
+
+    def _score_unfinished(self, copies: list[int]) -> dict[int, Verdict]:
+        exchanges = {idx: self._exchanges[idx] for idx in copies}
+        for idx, exchange in exchanges.items():
+            exchange.messages.append(self._answer(idx))
+        return self._score(exchanges)
 
     def _append_reply(self, idx: int, text: str) -> bool:
         """
@@ -182,11 +196,11 @@ class TextEpisodes:
         self._n_tokens[idx] += len(reply)
         return True
 
-    def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, bool, dict[str, Any]]:
+    def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, dict[str, Any]]:
         """
         :param idx: Index of a copy whose episode has ended
         :param verdict: The verdict on its answer, None if the answer is not complete
-        :return: The reward for it, whether the episode was truncated, and the info of the last step
+        :return: The reward for it, and the info of the last step
         """
         exchange, rules = self._exchanges[idx], self.rules
         item = exchange.encoded.item
@@ -201,10 +215,12 @@ class TextEpisodes:
         }
         if rules.multi_turn:
             info["messages"] = list(exchange.messages)
+        if verdict is not None and verdict.parts:
+            info |= {"reward_parts": verdict.parts, "reward_weights": rules.weights}
         if verdict is not None and verdict.error is not None:
             info["verifier_error"] = verdict.error
         reward = rules.reward_wrong + score * (rules.reward_correct - rules.reward_wrong)
-        return reward, verdict is None and rules.truncate, info
+        return reward, info
 
     def _answer(self, idx: int) -> str:
         """

@@ -1,7 +1,7 @@
 """The rules of text episodes: everything except the tokens written in them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from sb3_grpo.envs.text.prompts import PromptFormat
 from sb3_grpo.envs.text.tokenizers import make_tokenizer
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, make_math_verifier
 from sb3_grpo.envs.verifiers.runner import VerifierRunner
+from sb3_grpo.envs.verifiers.scores import RewardFunctions, Scoring, is_reward_function
 from sb3_grpo.text.tokens import PAD, Tokenizer, encode_prompt
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
@@ -75,8 +76,12 @@ class TextEpisodeRules:
     :param chat_template: Whether a prompt is a message of the user, or a list of messages, which the chat template of the
         tokenizer (of ``transformers``) turns into a text. Replies are the user's, too
     :param system_prompt: First message of all chats that do not begin with one
-    :param verifier: Scores an answer against the reference: a function ``f(answer, reference)``, ``"exact"``
-        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). None: use the task's own score
+    :param verifier: Scores an answer against the reference: a function ``f(answer, reference)`` that returns a number or a
+        dictionary of parts, ``"exact"`` (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). Or reward functions
+        as TRL has them, ``f(prompts, completions, **columns)``, one or a list, which are given all answers that end in a step
+        (:class:`RewardFunctions`). None: use the task's own score
+    :param reward_weights: Weights of the parts of a score, by name, or in the order of several reward functions
+    :param score_range: The smallest and the largest score. None: 0 and 1, or any number for reward functions
     :param max_answer_tokens: Maximum number of tokens that the agent can write in an episode, including those that end
         answers. None: enough for the longest answer of the task, or 64 with a warning if that is unknown. Where there is no
         reference, an answer can be as long as the prompt, and at least 64 tokens
@@ -84,8 +89,9 @@ class TextEpisodeRules:
         for the longest prompt of the task, or 128 with a warning if that is unknown
     :param max_reply_tokens: Maximum number of tokens of all replies in an episode. None: as defined by the task
     :param reward_correct: Reward for an answer with score 1
-    :param reward_wrong: Reward for an answer with score 0, and for an unfinished one. Less than ``reward_correct``
-    :param success_score: Minimum score of a successful episode
+    :param reward_wrong: Reward for an answer with score 0, and for an unfinished one (reward functions score these, too). Less
+        than ``reward_correct``
+    :param success_score: Minimum score of a successful episode, in the range of scores
     :param truncate: Whether an answer that is unfinished when there is no room left is truncated (DAPO's overlong filtering
         looks at this) or terminated. Use False for algorithms with a critic: after a truncation, PPO bootstraps from the value
         of a state that training never sees, and learns never to end an answer
@@ -108,7 +114,9 @@ class TextEpisodeRules:
         examples: Sequence[tuple[Any, str]] = (),
         chat_template: bool = False,
         system_prompt: str | None = None,
-        verifier: Callable[[str, str], float] | str | None = None,
+        verifier: Callable[..., Any] | Sequence[Callable[..., Any]] | str | None = None,
+        reward_weights: Mapping[str, float] | Sequence[float] | None = None,
+        score_range: tuple[float, float] | None = None,
         max_answer_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         max_reply_tokens: int | None = None,
@@ -146,6 +154,11 @@ class TextEpisodeRules:
         # Maximum number of tokens of an observation
         self.length = self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
         self.scorer, trusted = _make_scorer(verifier, self.task)
+        functions = self.scorer.function.functions if isinstance(self.scorer.function, RewardFunctions) else None
+        self.weights = _checked_weights(reward_weights, functions)
+        # As in TRL: without a limit, 0 for an unfinished answer might be more than for any other
+        self.scores_unfinished = functions is not None
+        self.score_range = _checked_range(score_range, None if functions else (0.0, 1.0))
         self.runner = VerifierRunner(
             self.scorer.function,
             trusted,
@@ -154,6 +167,7 @@ class TextEpisodeRules:
             self.task.reply if self.multi_turn else None,
             is_trusted(self.task, "reply"),
             self.scorer.name,
+            scoring=Scoring(self.weights, self.score_range, batched=functions is not None),
         )
         self.change(reward_correct=reward_correct, reward_wrong=reward_wrong, success_score=success_score, truncate=truncate)
         self._kept: dict[int, EncodedItem] = {}
@@ -205,9 +219,11 @@ class TextEpisodeRules:
             raise ValueError(
                 f"reward_correct={new['reward_correct']} has to be greater than reward_wrong={new['reward_wrong']}"
             )
-        if not 0.0 < new["success_score"] <= 1.0:
+        if self.score_range is not None and not self.score_range[0] < new["success_score"] <= self.score_range[1]:
+            low, high = self.score_range
             raise ValueError(
-                f"success_score={new['success_score']} has to be above 0 and at most 1, like the scores of right answers"
+                f"success_score={new['success_score']} has to be above {low:g} and at most {high:g}, like the scores of right "
+                "answers"
             )
         vars(self).update(settings)
 
@@ -275,6 +291,15 @@ class TextEpisodeRules:
         if type(self.task).longest_items not in (Task.longest_items, PairsTask.longest_items) or not self.task.knows_longest:
             return
         items = list(self.task.longest_items() or ())
+        if self.scorer.payload == self.task.reference:
+            for number, item in enumerate(items):
+                if not self.task.has_reference(item):
+                    others = f" Its other keys are {', '.join(map(repr, item.metadata))}." if item.metadata else ""
+                    raise ValueError(
+                        f"Item {number} has no reference that an answer could be compared with.{others} Name the answer with "
+                        'task_kwargs={"answer_key": ...}, or pass a verifier that needs none: f(prompts, completions, '
+                        f"**columns). Prompt: {item.prompt!r:.200}"
+                    )
         # The longest ones
         for index in np.argsort([-_n_bytes(str(item.prompt)) for item in items])[:_MAX_CHECKED]:
             self.encode_item(index)
@@ -389,6 +414,44 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
                 f"in a list of more than {_MAX_CHECKED}. The first one: {lost[0]!r:.200}"
             )
         return scorer, False
+    functions = list(verifier) if isinstance(verifier, list | tuple) else [verifier]
+    if functions and all(map(is_reward_function, functions)):
+        return Scorer(RewardFunctions(functions), task.columns), False
     if callable(verifier):
         return Scorer(verifier, task.reference), False
-    raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
+    raise ValueError(
+        f"verifier={verifier!r:.200} has to be a function f(answer, reference), 'exact', 'math' or None, or one or several "
+        "reward functions f(prompts, completions, **columns)"
+    )
+
+
+def _checked_weights(weights: Any, functions: Mapping[str, Any] | None) -> dict[str, float]:
+    """
+    :param weights: ``reward_weights``
+    :param functions: Reward functions by name, if there are any
+    :return: Weights by name
+    """
+    if weights is None:
+        return {}
+    if not isinstance(weights, Mapping):
+        if functions is None or isinstance(weights, str) or len(weights) != len(functions):
+            there_are = "" if functions is None else f", or {len(functions)} numbers, one for each reward function"
+            raise ValueError(
+                f"reward_weights={weights!r:.200} has to be a dictionary, such as {{'format': 0.2}}, with the weights of the "
+                f"parts that the verifier returns{there_are}"
+            )
+        weights = dict(zip(functions, weights, strict=True))
+    if functions is not None and (unknown := weights.keys() - functions.keys()):
+        known = ", ".join(map(repr, functions))
+        raise ValueError(f"reward_weights has {min(unknown)!r}, and the reward functions are {known}")
+    return {name: Number().check(f"reward_weights[{name!r}]", weight) for name, weight in weights.items()}
+
+
+def _checked_range(given: Any, default: tuple[float, float] | None) -> tuple[float, float] | None:
+    if given is None:
+        return default
+    if isinstance(given, tuple | list) and len(given) == 2:
+        low, high = (Number().check(f"score_range[{place}]", each) for place, each in enumerate(given))
+        if low < high:
+            return low, high
+    raise ValueError(f"score_range={given!r:.200} has to be a pair of numbers, the smallest and the largest score")

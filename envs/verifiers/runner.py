@@ -1,7 +1,6 @@
 """Runs verifiers, which decide whether an answer is right."""
 
 import pickle
-import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -11,13 +10,12 @@ import cloudpickle
 
 from sb3_grpo.envs.verifiers.math_answers import make_math_verifier  # noqa: F401  for those who make a verifier here
 from sb3_grpo.envs.verifiers.process import VerifierError, VerifierProcess
+from sb3_grpo.envs.verifiers.scores import Scoring, score, scores
+from sb3_grpo.envs.verifiers.scores import reply as replied
 from sb3_grpo.envs.verifiers.worker import describe
 from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.plugins import name_of
 from sb3_grpo.utils.user_warnings import warn_user
-
-# The process that runs verifiers does not import this package: it is sent the functions below
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # Memory that a verifier with a name may use in addition, as sympy has no limit of its own
 _N_BYTES = 4 * 2**30
@@ -30,12 +28,12 @@ class Check(NamedTuple):
     """
     An answer to be scored or replied to.
 
-    :param answer: The answer
+    :param answer: The answer, or a list of answers
     :param payload: The second argument of the verifier; for a reply, the item and all messages
     :param prompt: The prompt
     """
 
-    answer: str
+    answer: Any
     payload: Any
     prompt: Any
 
@@ -46,37 +44,14 @@ class Verdict(NamedTuple):
 
     :param value: The score, or the reply; 0 in case of an error
     :param error: The error, None if there was none
+    :param parts: The parts of the score, by name
+    :param reward: The reward that comes with the reply
     """
 
     value: Any
     error: str | None = None
-
-
-def _score(function: Callable[[str, Any], Any], answer: str, payload: Any) -> float:
-    value = function(answer, payload)
-    if value is None or isinstance(value, (str, bytes)):
-        raise TypeError(f"the verifier returned {value!r:.100}, not a number")
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"the verifier returned {value!r:.100} of type {type(value).__name__}, not a number") from None
-    if score - score != 0:
-        raise ValueError(f"the verifier returned {score}, not a finite number")
-    # Partial scores may add up to slightly more than 1
-    if not -1e-6 <= score <= 1.0 + 1e-6:
-        raise ValueError(
-            f"the verifier returned {score}: scores are from 0 (wrong) to 1 (right). What they are worth is set with "
-            "reward_wrong and reward_correct"
-        )
-    return min(max(score, 0.0), 1.0)
-
-
-def _reply(function: Callable[[Any, list[str]], Any], answer: str, payload: tuple[Any, list[str]]) -> str | None:
-    value = function(*payload)
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
-    # A text without a class of its own: that of an enumeration may be unknown in the other process
-    return None if value is None else str.__str__(value)
+    parts: dict[str, float] | None = None
+    reward: float = 0.0
 
 
 class VerifierRunner:
@@ -93,6 +68,7 @@ class VerifierRunner:
     :param reply_trusted: Like ``trusted``, for ``reply``
     :param name: See :class:`Scorer`
     :param n_bytes: Memory that the process of a verifier with a name may use, see :class:`VerifierProcess`
+    :param scoring: How scores are made from what ``function`` returns
     """
 
     def __init__(
@@ -105,6 +81,7 @@ class VerifierRunner:
         reply_trusted: bool = False,
         name: str | None = None,
         n_bytes: int = _N_BYTES,
+        scoring: Scoring = Scoring(),  # noqa: B008  it does not change
     ):
         self.time_limit = Number(positive=True).check("verifier_timeout", time_limit)
         if on_error not in (None, "raise", "zero"):
@@ -112,10 +89,11 @@ class VerifierRunner:
         self.n_errors, self._n_bytes = 0, None if name is None else n_bytes
         self._on_error = {"score": on_error or ("raise" if name is None else "zero"), "reply": on_error or "raise"}
         self._names = {"score": name or name_of(function)}
-        functions: dict[str, Callable[[str, Any], Any]] = {"score": partial(_score, function)}
+        self._batched = scoring.batched
+        functions: dict[str, Callable[..., Any]] = {"score": partial(scores if scoring.batched else score, function, scoring)}
         if reply is not None:
             self._names["reply"] = f"{name_of(reply)}, which replies to answers,"
-            functions["reply"] = partial(_reply, reply)
+            functions["reply"] = partial(replied, reply)
         trusts = {"score": trusted, "reply": reply_trusted}
         self._here = {key: each for key, each in functions.items() if trusts[key]}
         there = {key: each for key, each in functions.items() if not trusts[key]}
@@ -142,9 +120,9 @@ class VerifierRunner:
     def score(self, checks: list[Check]) -> list[Verdict]:
         """
         :param checks: Answers to score
-        :return: The verdict on each of them, whose value is a number from 0 to 1
+        :return: The verdict on each of them, whose value is a number
         """
-        return self._run("score", checks)
+        return self._score_together(checks) if self._batched and checks else self._run("score", checks)
 
     def reply(self, checks: list[Check]) -> list[Verdict]:
         """
@@ -153,37 +131,50 @@ class VerifierRunner:
         """
         return self._run("reply", checks)
 
+    def _score_together(self, checks: list[Check]) -> list[Verdict]:
+        together = Check([each.answer for each in checks], [each.payload for each in checks], checks[0].prompt)
+        [(results, error)] = self._call("score", [self._packed("score", together)], len(checks) * self.time_limit)
+        if error is None:
+            return [Verdict(value, parts=parts) for value, parts in results]
+        if len(checks) == 1:
+            return [self._failure("score", checks[0], error)]
+        # One after the other, to find out which one it is
+        return [verdict for each in checks for verdict in self._score_together([each])]
+
     def _run(self, key: str, checks: list[Check]) -> list[Verdict]:
         if key not in self._here:
             return self._run_in_process(key, checks)
         verdicts = []
         for check in checks:
             try:
-                verdicts.append(Verdict(self._here[key](check.answer, check.payload)))
+                verdicts.append(_verdict(key, self._here[key](check.answer, check.payload)))
             except Exception as error:
                 verdicts.append(self._failure(key, check, describe(error), error))
         return verdicts
 
     def _run_in_process(self, key: str, checks: list[Check]) -> list[Verdict]:
-        packed = []
-        for check in checks:
-            try:
-                packed.append(pickle.dumps((check.answer, check.payload)))
-            except Exception as error:
-                raise TypeError(
-                    f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be "
-                    f"sent there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, "
-                    "dicts). Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then "
-                    f"it runs in this process, without a time limit.\nPrompt: {check.prompt!r:.500}"
-                ) from error
+        results = self._call(key, [self._packed(key, check) for check in checks], self.time_limit)
+        return [
+            _verdict(key, value) if error is None else self._failure(key, check, error)
+            for check, (value, error) in zip(checks, results, strict=False)
+        ]
+
+    def _packed(self, key: str, check: Check) -> bytes:
+        try:
+            return pickle.dumps((check.answer, check.payload))
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be "
+                f"sent there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, "
+                "dicts). Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then "
+                f"it runs in this process, without a time limit.\nPrompt: {check.prompt!r:.500}"
+            ) from error
+
+    def _call(self, key: str, packed: list[bytes], time_limit: float) -> list[tuple[Any, str | None]]:
         if self._process is None:
             new = VerifierProcess(self._pickled, self._n_bytes)
             self._process = _processes.setdefault((self._pickled, self._n_bytes), new)
-        results = self._process.call(key, packed, self.time_limit, stop=self._on_error[key] == "raise")
-        return [
-            Verdict(value) if error is None else self._failure(key, check, error)
-            for check, (value, error) in zip(checks, results, strict=False)
-        ]
+        return self._process.call(key, packed, time_limit, stop=self._on_error[key] == "raise")
 
     def _failure(self, key: str, check: Check, what: str, cause: Exception | None = None) -> Verdict:
         message = (
@@ -205,3 +196,8 @@ class VerifierRunner:
         if self._process is not None:
             self._process.close()
             self._process = None
+
+
+def _verdict(key: str, result: tuple[Any, Any]) -> Verdict:
+    value, more = result
+    return Verdict(value, parts=more) if key == "score" else Verdict(value, reward=more)

@@ -49,7 +49,14 @@ LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRP
 GROUPS_PER_UPDATE = 4
 STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_STEPS_PER_UPDATE = 2048, 0.02, 8192
 # Values of the arguments with which each step is judged on its own
-PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
+PER_STEP = dict(
+    advantage="gae",
+    normalize_reward_parts=False,
+    ratio_level="step",
+    loss_average="step",
+    overlong_filter=False,
+    overlong_range=None,
+)
 
 
 class Device(Check):
@@ -106,6 +113,7 @@ ARGUMENTS: dict[str, Check] = {
     "gae_lambda": Number(0, 1),
     "leave_one_out": Flag(),
     "advantage_scale": Choice(SCALES),
+    "normalize_reward_parts": Flag(),
     # Loss
     "policy_loss": Choice(tuple(POLICY_LOSSES), call="steps"),
     "clip_range": Number(low=0, limit=True, schedule=True),

@@ -59,6 +59,7 @@ class DAPO(GRPO):
     :param leave_one_out: Whether to exclude a member from the mean that it is compared with
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``, or not at all
         (``"none"``)
+    :param normalize_reward_parts: Normalise each part of a reward in its group before they are added (GDPO)
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
     :param policy_loss: A name in ``sb3_grpo.common.losses.POLICY_LOSSES``. Or a function
     :param ent_coef: Entropy coefficient for the loss calculation
@@ -110,6 +111,7 @@ class DAPO(GRPO):
         gae_lambda: float = 0.95,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
+        normalize_reward_parts: bool = False,
         loss_average: str | float | WeightFunction = "step",
         ratio_level: str = "step",
         policy_loss: str | PolicyLoss = "clip",

@@ -31,6 +31,7 @@ class Episode:
     :param outcome: Undiscounted sum of the environment's own rewards
     :param truncated: Whether it was truncated by a time limit
     :param is_success: Whether it was a success, ``None`` if the environment does not say so
+    :param reward_parts: Name, value and weight of each part that the last reward is the sum of, if the environment says so
     :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
     :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
     :param next_state: State of the policy's memory with this observation, if it has a memory
@@ -48,6 +49,7 @@ class Episode:
     outcome: float = 0.0
     truncated: bool = False
     is_success: bool | None = None
+    reward_parts: dict[str, tuple[float, float]] = field(default_factory=dict)
     is_cut: bool = False
     next_observation: Any = field(default=None, repr=False)
     next_state: Any = field(default=None, repr=False)
@@ -110,6 +112,36 @@ def outcomes(groups: list[Group]) -> th.Tensor:
     :return: (B, G) raw outcomes
     """
     return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
+
+
+def normalised_parts(parts: th.Tensor, weights: th.Tensor, eps: float = 1e-8) -> th.Tensor:
+    """
+    Outcome of several parts, each normalised in its group before they are added (GDPO, arXiv:2601.05242, sec. 3.1):
+    ``sum_k w_k (r_ik - mean(r_k)) / std(r_k)``. Added first, members with different parts but the same sum would be equal, and
+    the part with the largest spread would drown the others. A part that is the same for all members adds 0.
+
+    :param parts: (B, G, K) parts of the outcome of each episode
+    :param weights: (B, G, K) or (K,) their weights
+    :param eps: added to the standard deviation
+    :return: (B, G)
+    """
+    deviations = th.where(parts.amax(1, keepdim=True) > parts.amin(1, keepdim=True), parts - parts.mean(1, keepdim=True), 0.0)
+    return (weights * deviations / (parts.std(1, keepdim=True) + eps)).sum(-1)
+
+
+def normalised_outcomes(groups: list[Group]) -> th.Tensor | None:
+    """
+    :param groups: B complete groups
+    :return: (B, G) the outcomes, in which each part of the last reward is normalised, see :func:`normalised_parts`. An episode
+        that lacks a part has 0 there. ``None`` if there are no parts
+    """
+    episodes = [episode for group in groups for episode in group.episodes]
+    names = sorted({name for episode in episodes for name in episode.reward_parts})
+    if not names:
+        return None
+    parts = [[episode.reward_parts.get(name, (0.0, 1.0)) for name in names] for episode in episodes]
+    values, weights = th.tensor(parts, dtype=th.float64).view(len(groups), -1, len(names), 2).unbind(-1)
+    return outcomes(groups) - (weights * values).sum(-1) + normalised_parts(values, weights)
 
 
 def live_groups(outcomes: th.Tensor) -> th.Tensor:
@@ -185,4 +217,7 @@ def summary(groups: list[Group], live: list[bool]) -> dict[str, float]:
     if all(episode.is_success is not None for episode in episodes):
         successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
         found |= {"success_rate": float(successes.mean()), "pass_at_group_size": float(successes.any(axis=1).mean())}
+    for name in sorted({name for episode in episodes for name in episode.reward_parts}):
+        values = [episode.reward_parts[name][0] for episode in episodes if name in episode.reward_parts]
+        found[f"reward_{name}"] = float(np.mean(values))
     return found

@@ -182,6 +182,8 @@ class GroupQueue:
         episode.is_cut = "group_cut" in info
         episode.truncated = not episode.is_cut and bool(info.get("TimeLimit.truncated", False))
         episode.is_success = None if info.get("is_success") is None else bool(info["is_success"])
+        weights = info.get("reward_weights", {})
+        episode.reward_parts = {name: (part, weights.get(name, 1.0)) for name, part in info.get("reward_parts", {}).items()}
         self._n_ended_steps += episode.length
         # Not those of branches, whose games are not whole
         if isinstance(info.get("next_life"), NextLife) and not isinstance(group.start, VisitedState):

@@ -125,6 +125,9 @@ class GRPO(OnGroupAlgorithm):
     :param leave_one_out: Whether to exclude a member from the mean that it is compared with
     :param advantage_scale: Divide advantages by the sample standard deviation of the ``"group"``, of the ``"batch"``,
         or not at all (``"none"``, Dr. GRPO)
+    :param normalize_reward_parts: Where the environment says what parts the last reward of an episode has
+        (``info["reward_parts"]``), normalise each of them in its group before they are added (GDPO, with
+        ``advantage_scale="batch"``). ``False``: add them first
 
     **Loss**
 
@@ -205,6 +208,7 @@ class GRPO(OnGroupAlgorithm):
     advantage: str | AdvantageFunction
     leave_one_out: bool
     advantage_scale: str
+    normalize_reward_parts: bool
     loss_average: str | float | WeightFunction
     ratio_level: str
     policy_loss: str | PolicyLoss
@@ -237,6 +241,7 @@ class GRPO(OnGroupAlgorithm):
         gae_lambda: float = 0.95,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
+        normalize_reward_parts: bool = False,
         loss_average: str | float | WeightFunction = "auto",
         ratio_level: str = "step",
         policy_loss: str | PolicyLoss = "clip",
@@ -374,6 +379,15 @@ class GRPO(OnGroupAlgorithm):
         :return: (B, G, T) the rewards r_{i,t} to learn from
         """
         rewards, normalizer = batch.rewards, self._vec_normalize_env
+        last = batch.lengths[..., None] - 1
+        if self.normalize_reward_parts:
+            if batch.normalised_outcomes is None:
+                raise ValueError(
+                    "normalize_reward_parts=True, and the environment does not say what parts its rewards have: the info of "
+                    "the last step needs reward_parts, a dictionary of numbers, as with several reward functions."
+                )
+            # GDPO: each part has the same spread
+            rewards = rewards.scatter_add(-1, last, (batch.normalised_outcomes - batch.outcomes)[..., None])
         if normalizer is not None and normalizer.norm_reward:
             # One scale for all rewards, in double precision (normalize_reward() would round): equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
@@ -386,7 +400,7 @@ class GRPO(OnGroupAlgorithm):
         if self.overlong_range is not None:
             # DAPO eq. 13 lowers the last reward of long episodes
             penalty = soft_overlong_penalty(batch.lengths, *self.overlong_range)
-            rewards = rewards.scatter_add(-1, batch.lengths[..., None] - 1, penalty[..., None].double())
+            rewards = rewards.scatter_add(-1, last, penalty[..., None].double())
         return rewards
 
     def _fit_values(self, batch: GroupBatch) -> StepValues | None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch as th
 from language_models import make_language_model
@@ -103,7 +104,7 @@ def test_a_pretrained_model_is_trained_with_adapters(language_model: str, capsys
     printed = capsys.readouterr().out
     assert "Before training: " in printed and "of 20 answers are right" in printed
     out = "runs/dapo/tiny-arithmetic_1"
-    left_behind = ["adapter", "config.json", "curve.png", "model.zip"]
+    left_behind = ["adapter", "answers.csv", "config.json", "curve.png", "model.zip"]
     assert sorted(path.name for path in Path(out).iterdir()) == left_behind
     config = read_config(out)
     expected = {"learning_rate": 2e-4, "n_epochs": 1, "gamma": 1.0, "advantage": "outcome", "dynamic_sampling": True}
@@ -128,7 +129,7 @@ def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model:
         json.dumps({"prompt": f"{number}{'+0' * (number == longest)}+1=", "answer": str(number + 1)}) for number in range(50)
     ]
     Path("plus one.jsonl").write_text("\n".join(lines))
-    assert main(["text", "--model", language_model, "--task", "plus one.jsonl", "--timesteps", "1", "--output", "out"]) == 0
+    assert main(["text", "--model", language_model, "--data", "plus one.jsonl", "--timesteps", "1", "--output", "out"]) == 0
     config = read_config("out")
     assert config["task"]["prompts"] == 40 and config["evaluation"]["prompts"] == 10
 
@@ -137,6 +138,9 @@ def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model:
     ("arguments", "message"),
     [
         (["--task", "capitals"], "--task is for pretrained language models: give --model"),
+        (["--data", "a.csv"], "--data is for pretrained language models: give --model"),
+        (["--model", "tiny", "--task", "capitals", "--data", "a.csv"], "--task has no use with --data"),
+        (["--model", "tiny", "--answer-key", "solution"], "--answer-key needs --data"),
         (["--model", "no/such/folder"], "--model no/such/folder: "),
         (["--model", "tiny", "--task", "capital"], "There is no task 'capital', did you mean 'capitals'?"),
         (["--model", "tiny", "--task", "capitals", "--digits", "2"], "--digits is for sums, and --task capitals has none"),
@@ -147,6 +151,34 @@ def test_what_a_pretrained_model_cannot_be_trained_on(
 ) -> None:
     assert main(["text", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+REWARDS = """
+def is_digit(completions, **columns):
+    return [float(each.strip().isdigit()) for each in completions]
+
+def is_near(prompts, completions, next, **columns):
+    return [-abs(int(c) - int(n)) if c.isdigit() else -9.0 for c, n in zip(completions, next, strict=True)]
+"""
+
+
+def test_ones_own_data_and_reward_functions(language_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rewards.py").write_text(REWARDS)
+    Path("next.csv").write_text("question,next\n" + "".join(f"{number}+1=,{number + 1}\n" for number in range(9)))
+    rewards = ["--verifier", "rewards:is_digit", "rewards:is_near", "--max-answer-tokens", "3"]
+    options = ["--data", "next.csv", "--prompt-key", "question", *rewards, "--timesteps", "200", "--output", "out"]
+    assert main(["text", "--model", language_model, *options]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    config = read_config("out")
+    assert config["task"] == {"prompts": 8, "max_answer_tokens": 3, "n_envs": 128} and config["arguments"]["examples"] == 0
+    for when in "before", "after":
+        found = config["evaluation"][f"rewards_{when}"]
+        assert found[""] == pytest.approx(found["is_digit"] + found["is_near"])
+    assert "Mean reward is_near" in printed and "answers have changed between right and wrong" in printed
+    table = pd.read_csv("out/answers.csv", keep_default_na=False)
+    assert [*table] == ["prompt", "reference", "before", "right_before", "after", "right_after"] and len(table) == 1
+    assert main(["text", "--model", language_model, *options[:-4], "--verifier", "rewards:is_wrong"]) == 2
+    assert "--verifier rewards:is_wrong is not the name of a function" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_pairs() -> None:
 def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "1+1", "answer": 2, "level": "easy"}\n\n{"prompt": "ü", "answer": "u"}\n', encoding="utf-8")
-    assert all_items(make_task(path)) == [Item("1+1", "2", {"level": "easy"}), Item("ü", "u")]
+    assert all_items(make_task(path)) == [Item("1+1", "2", {"level": "easy", "answer": 2}), Item("ü", "u")]
     assert make_task(str(path)).n_items == 2
     # Ends of lines to Python, not to JSON
     path.write_text('{"prompt": "a\u2028b\x85c", "answer": "d"}\r\n{"prompt": "e", "answer": "f"}', encoding="utf-8")
@@ -180,6 +180,34 @@ def test_jsonl(tmp_path: Path) -> None:
         make_task(path)
     path.write_text('{"question": "1+1", "solution": "2"}\n')
     assert make_task(path, prompt_key="question", answer_key="solution").item(0) == Item("1+1", "2")
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text('prompt,answer,level\n"1+1, or\n2-0",02,easy\n\nü,u,\n', encoding="utf-8-sig")
+    assert all_items(make_task(path)) == [Item("1+1, or\n2-0", "02", {"level": "easy"}), Item("ü", "u", {"level": ""})]
+    for line in "a,b", "a,b,c,d":
+        path.write_text(f"prompt,answer,level\n{line}\n")
+        with pytest.raises(ValueError, match=r"questions.csv, line 2 has not as many values as the first line has names, 3"):
+            make_task(path)
+
+
+def test_prompts_without_answers() -> None:
+    rows = [{"prompt": "Say a", "letter": "a"}, {"prompt": "Say b", "letter": "b"}]
+    assert all_items(make_task(rows)) == [Item("Say a", "", {"letter": "a"}), Item("Say b", "", {"letter": "b"})]
+    assert all_items(make_task(["Say a", "Say b"])) == [Item("Say a", ""), Item("Say b", "")]
+
+
+def test_a_part_is_held_out() -> None:
+    task = PairsTask([{"prompt": f"{i}+1", "sum": i + 1} for i in range(10)], answer_key="sum")
+    parts = train, test = task.split(3)
+    assert (train.n_items, test.n_items) == (7, 3) and {part.answer_key for part in parts} == {"sum"}
+    items = [item for part in parts for item in all_items(part)]
+    assert sorted(items, key=lambda item: int(item.metadata["sum"])) == all_items(task)
+    assert all_items(task.split(3)[1]) == all_items(test) != all_items(task.split(3, seed=1)[1])
+    for n_test in (0, 10):
+        with pytest.raises(ValueError, match=f"n_test={n_test} has to be from 1 to 9: there are 10 items"):
+            task.split(n_test)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +243,7 @@ def test_wrong_lines_of_a_file_are_named(line: str, message: str, tmp_path: Path
         ("missing.jsonl", {}, FileNotFoundError, r"no file 'missing\.jsonl'"),
         (CapitalsTask(), {"n": 1}, ValueError, "no use for a task that exists"),
         (3, {}, TypeError, "task=3 has to be"),
-        ([("a", "b"), "cd"], {}, ValueError, "Pair 1"),
+        ([("a", "b"), ("c",)], {}, ValueError, "Pair 1"),
         ([("a", None)], {}, ValueError, "Pair 0"),
         ([("", "b")], {}, ValueError, "empty prompt"),
         ([], {}, ValueError, "no items"),

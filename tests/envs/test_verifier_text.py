@@ -223,12 +223,15 @@ def test_own_scores_of_own_tasks_have_a_process_and_the_built_in_ones_have_none(
 def test_nothing_is_compared_with_a_reference_that_there_is_not(verifier: Any) -> None:
     if verifier == "math":
         pytest.importorskip("latex2sympy2_extended")
-    for task in ([("Write a poem", ""), ("3+4=", "7")], Numbered(lambda index: (f"Write a poem ({index})", ""))):
-        env = gym.make(ENV_ID, task=task, verifier=verifier, on_verifier_error="zero")
-        env.reset(options={"item": 0})
-        with pytest.raises(ValueError, match=r"no reference .*whose own score\(\) needs none. Prompt: 'Write a poem"):
-            write(env, ".")
-        env.close()
+    # Of a list, this is known at the beginning
+    rows = [{"prompt": "3+4=", "answer": "7"}, {"prompt": "Write a poem", "solution": "O"}]
+    with pytest.raises(ValueError, match=r"Item 1 has no reference .*Its other keys are 'solution'. Name the answer"):
+        gym.make(ENV_ID, task=rows, verifier=verifier)
+    env = gym.make(ENV_ID, task=Numbered(lambda index: (f"Write a poem ({index})", "")), verifier=verifier)
+    env.reset(options={"item": 0})
+    with pytest.raises(ValueError, match=r"no reference .*whose own score\(\) needs none. Prompt: 'Write a poem"):
+        write(env, ".")
+    env.close()
 
 
 # Several turns
