@@ -7,7 +7,7 @@ import pytest
 import torch as th
 
 from sb3_grpo import DAPO, GRPO, presets
-from sb3_grpo.envs import Item, Reply, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, Item, Reply, RewardFunctions, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.groups.group import normalised_parts
 
 SUMS = [("3+4=", "7"), ("1+1=", "2"), ("2+4=", "6")]
@@ -74,10 +74,34 @@ def test_messages_are_completed_by_messages() -> None:
         assert prompts == [[{"role": "user", "content": "a"}]] and answer == [3], (prompts, answer)
         return [float(completions == [[{"role": "assistant", "content": "aa"}]])]
 
-    from sb3_grpo.envs.verifiers.scores import RewardFunctions
-
     columns = {"answer": 3}
     assert RewardFunctions([seen])(["aa"], [([{"role": "user", "content": "a"}], columns)]) == [1.0]
+
+
+def test_programs_run_with_a_limit() -> None:
+    def passes(completions: list[str], test: list[str], **columns: Any) -> list[float]:
+        found = []
+        for program, check in zip(completions, test, strict=True):
+            names: dict[str, Any] = {}
+            try:
+                exec(program, names)
+                found.append(float(eval(check, names)))
+            except Exception:
+                found.append(0.0)
+        return found
+
+    rows = [{"prompt": "x is 2", "test": "x == 2"}]
+    alphabet = CharTokenizer("0123456789abcdefghijklmnopqrstuvwxyz =:")
+    settings: dict[str, Any] = {"tokenizer": alphabet, "max_answer_tokens": 16, "verifier_timeout": 1.0}
+    env = VerifierTextEnv(rows, verifier=passes, on_verifier_error="zero", **settings)
+    found = []
+    with pytest.warns(UserWarning, match="did not finish within 1 s and was stopped"):
+        for program in ("x=2", "x=3", "x=", "while 1: x=2", "x=2"):
+            env.reset(options={"item": 0})
+            steps = [env.step(token) for token in [*alphabet.encode(program), alphabet.eos_id]]
+            found.append(steps[-1][1])
+    assert found == [1.0, 0.0, 0.0, 0.0, 1.0] and env.verifier_errors == 1
+    env.close()
 
 
 def test_unfinished_answers_are_rewarded_as_they_are() -> None:
