@@ -43,7 +43,7 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY, GroupCollector
-from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes, summary
+from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes, start_share, summary
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, maker_of, why_not_learnable
@@ -150,7 +150,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.resumption = self.saved_by_version = None
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
-        self._start_share: float | None = None  # averaged over the latest updates
+        # Averaged over the latest updates, as those of a single one are noise
+        self._start_shares: dict[str, float] = {}
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -588,16 +589,23 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         queue = self.collector.queue
         found = {**summary(groups, queue.live(groups)), **queue.summary(groups)}
-        if (latest := found.get("start_share")) is not None:
-            # Of an update alone, it is noise
-            self._start_share = latest if self._start_share is None else 0.9 * self._start_share + 0.1 * latest
         for name, value in found.items():
             self.logger.record(f"group/{name}", value)
+        self._note_start_share("start_share", raw_outcomes)
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
         if isinstance(self.start_sampler, VisitedStates):
             visited = [isinstance(group.start, VisitedState) for group in groups]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
+
+    def _note_start_share(self, name: str, outcomes: th.Tensor) -> None:
+        """
+        :param name: What it is called in the log
+        :param outcomes: (B, G) what the episodes of the groups of an update differ by
+        """
+        if len(outcomes) > 1 and math.isfinite(share := start_share(outcomes)):
+            self.logger.record(f"group/{name}", share)
+            self._start_shares[name] = 0.9 * self._start_shares.get(name, share) + 0.1 * share
 
     @refuse_arguments(LEARN_ARGUMENTS)
     def learn(
@@ -642,8 +650,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
         n_more = self.num_timesteps - self._total_timesteps
         if n_more > 0 and self.verbose >= 1:
             print(f"learn() took {n_more:,.0f} steps more than asked for: rollouts are completed.")
-        if self._start_share is not None and self.verbose >= 1:
-            print(f"group/start_share: {max(self._start_share, 0.0):.0%} of the variance of returns lies between starts.")
+        if self.verbose >= 1:
+            for name, share in self._start_shares.items():
+                of_what = "returns" if name == "start_share" else "what values leave over"
+                print(f"group/{name}: {max(share, 0.0):.0%} of the variance of {of_what} lies between starts.")
         return self
 
     def predict(

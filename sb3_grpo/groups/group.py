@@ -1,6 +1,5 @@
 """Groups of episodes that share one start, and the test whether there is something to learn from them."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -212,8 +211,6 @@ def summary(groups: list[Group], live: list[bool]) -> dict[str, float]:
         "dead_fraction": 1.0 - float(np.mean(live)),
         "overlong_fraction": float(np.mean([episode.truncated for episode in episodes])),
     }
-    if len(groups) > 1 and math.isfinite(share := start_share(raw)):
-        found["start_share"] = share
     if all(episode.is_success is not None for episode in episodes):
         successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
         found |= {"success_rate": float(successes.mean()), "pass_at_group_size": float(successes.any(axis=1).mean())}

@@ -413,6 +413,9 @@ class GRPO(OnGroupAlgorithm):
         values = self.value_regression.update(self.policy.state_features, batch, self.gamma)
         if values is not None:
             self.logger.record("train/regression_r2", r_squared(values.of_steps, values.targets))
+            # The same of what is left to be explained by the start: the advantages of first steps
+            left = discounted_returns_to_go(values.residuals(batch, self.gamma), batch.mask, self.gamma * self.gae_lambda)
+            self._note_start_share("start_share_left", left[batch.mask[..., 0].all(1), :, 0])
         return values
 
     def _judge(self, batch: GroupBatch, values: StepValues | None = None) -> JudgedBatch:

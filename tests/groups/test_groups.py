@@ -1,5 +1,6 @@
 import functools
 import math
+import re
 from collections import Counter
 from itertools import count
 from typing import Any
@@ -329,5 +330,6 @@ def test_the_share_of_the_start_in_the_variance() -> None:
 def test_the_share_of_starts_is_said_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     model = GRPO("MlpPolicy", make_group_env("CartPole-v1", 8), n_steps=64, seed=0, verbose=1, device="cpu")
     model.learn(3000, log_interval=None)
-    said = capsys.readouterr().out.splitlines()[-1]
+    said, of_rest = capsys.readouterr().out.splitlines()[-2:]
     assert said.startswith("group/start_share: ") and said.endswith("% of the variance of returns lies between starts.")
+    assert re.match(r"group/start_share_left: \d+% of the variance of what values leave over lies between starts", of_rest)
