@@ -192,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("studies"))
     parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
+    parser.add_argument("--algos", nargs="+", default=[*ALGOS], choices=ALGOS)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--table", action="store_true", help="print the table")
     args = parser.parse_args()
@@ -201,10 +202,10 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     for task in args.tasks:
-        missing = [algo for algo in ALGOS if trials(task, algo) is None]
+        missing = [algo for algo in args.algos if trials(task, algo) is None]
         with ThreadPoolExecutor(args.processes) as pool:
             list(pool.map(lambda algo, task=task: search(task, algo, args.folder), missing))
-        numbers = [(algo, number) for algo in ALGOS for number in sorted({0, best(task, algo)})]
+        numbers = [(algo, number) for algo in args.algos for number in sorted({0, best(task, algo)})]
         jobs: list[Job] = [
             {"task": task, "algo": algo, "trial": number, "seed": seed} for seed in SEEDS for algo, number in numbers
         ]
