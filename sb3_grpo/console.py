@@ -2,9 +2,11 @@
 
 import difflib
 import importlib
+import re
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -17,6 +19,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.group_env import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.entries import parse_value
 from sb3_grpo.utils.ranks import rank
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
@@ -44,6 +47,23 @@ def say(*parts: str | Text, stderr: bool = False) -> None:
         return  # the first one speaks
     # Text instead of markup: "[box2d]" is not a style
     Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
+
+
+def assigned(assignment: str) -> tuple[str, Any]:
+    """
+    :param assignment: a string of the form ``key=value``
+    :return: the key, and the value that is written there
+    """
+    key, equals, text = assignment.partition("=")
+    if not equals:
+        raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
+    try:
+        return key, parse_value(text)
+    except ValueError as error:
+        # Accept advantage=outcome: quotes would have to be escaped from the shell
+        if re.fullmatch(r"[\w./-]+", text):
+            return key, text
+        raise UsageError(f"--set {assignment}: {error}") from error
 
 
 def close_matches(word: str, known: Iterable[str]) -> list[str]:

@@ -38,9 +38,11 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--algo", nargs="+", help="algorithms of the RL Zoo, including grpo and dapo")
     parser.add_argument("--seeds", type=_seeds, help=f"how many, or a range such as 10-19 (default: {_SEEDS})")
     parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
-    parser.add_argument("--config", type=Path, help="YAML file instead of --env, --algo and --timesteps")
-    parser.add_argument("--preset", metavar="NAME", help="a ready-made comparison instead: see --list-presets")
-    parser.add_argument("--list-presets", action="store_true", help="list the ready-made comparisons")
+    parser.add_argument(
+        "--config",
+        help="YAML file instead of --env, --algo and --timesteps, or the name of a comparison that is ready: see --list",
+    )
+    parser.add_argument("--list", action="store_true", help="list the comparisons that are ready")
     parser.add_argument("--name", help="name of the experiment (default: built from environments and algorithms)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
     parser.add_argument("--workers", type=positive, help="number of parallel runs (default: one per CPU core)")
@@ -138,8 +140,8 @@ def _pack(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     check_extra()
-    if args.list_presets:
-        return _list_presets()
+    if args.list:
+        return _list()
     # Imported only here and below, because other commands do not need these packages
     from sb3_grpo.classroom.compare.running import prepare_runs
 
@@ -199,10 +201,10 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     return FAILED if n_failed else OK
 
 
-def _list_presets() -> int:
+def _list() -> int:
     from sb3_grpo.classroom.compare.ready import ready_comparisons
 
-    rows = [("--preset", "minutes on two cores", "extras", "shows")]
+    rows = [("--config", "minutes on two cores", "extras", "shows")]
     rows += [
         (name, str(each["minutes"]), ", ".join(each["extras"]), each["about"]) for name, each in ready_comparisons().items()
     ]
@@ -215,22 +217,20 @@ def _experiment(args: argparse.Namespace) -> "Experiment":
     from sb3_grpo.classroom.compare.ready import ready_comparisons, ready_path
 
     content: dict[str, Any]
-    path = args.config if args.preset is None else ready_path(args.preset)
-    if args.preset is not None and path is None:
-        known = f"comparisons that are ready are {', '.join(ready_comparisons())}"
-        raise UsageError(f"--preset {args.preset}: {known}. Presets of algorithms are written into a file for --config")
-    if path is not None:
-        given = "--config" if args.preset is None else "--preset"
-        for option in ("env", "algo", "timesteps", *(["config"] if args.preset is not None else [])):
+    if args.config is not None:
+        path = ready_path(args.config) or Path(args.config)
+        if not path.suffix:
+            raise UsageError(f"--config {args.config}: comparisons that are ready are {', '.join(ready_comparisons())}")
+        for option in ("env", "algo", "timesteps"):
             if getattr(args, option) is not None:
                 raise UsageError(
-                    f"--{option} and {given} exclude each other: change a copy of {path}, and give it as --config"
+                    f"--{option} and --config exclude each other: change a copy of {path}, and give it as --config"
                 )
         content, source = read_experiment(path), str(path)
     else:
         for option in ("env", "algo"):
             if getattr(args, option) is None:
-                raise UsageError(f"--{option} is missing, or --config with a YAML file, or --preset")
+                raise UsageError(f"--{option} is missing, or --config with a YAML file or the name of a comparison")
         name = re.sub(r"[^\w.-]+", "-", "_".join([*args.env, *args.algo]))[:100]
         timesteps = args.timesteps or _TIMESTEPS
         content = {"name": name, "envs": args.env, "variants": args.algo, "timesteps": timesteps, "seeds": _SEEDS}

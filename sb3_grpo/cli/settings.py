@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import inspect
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 from sb3_grpo import GRPO
 from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra
-from sb3_grpo.utils.entries import parse_value
+from sb3_grpo.console import ALGORITHMS, UsageError, assigned, close_matches, missing_extra
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
 _NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
@@ -64,9 +62,7 @@ def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[st
     known = known_settings(algorithm)
     settings = {}
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
+        key, value = assigned(assignment)
         if key in REFUSED_ARGUMENTS:
             raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}: {REFUSED_ARGUMENTS[key]}")
         if key not in known:
@@ -74,17 +70,7 @@ def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[st
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             all_known = textwrap.fill(", ".join(known), 100)
             raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
-        settings[key] = _parse_value(assignment, text)
+        settings[key] = value
     if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
         raise missing_extra("tensorboard", "tensorboard_log")
     return settings
-
-
-def _parse_value(assignment: str, text: str) -> Any:
-    try:
-        return parse_value(text)
-    except ValueError as error:
-        # Accept advantage=outcome: quotes would have to be escaped from the shell
-        if re.fullmatch(r"[\w./-]+", text):
-            return text
-        raise UsageError(f"--set {assignment}: {error}") from error

@@ -16,7 +16,7 @@ from rich.text import Text
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, say
+from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, assigned, find_env, is_own_error, say
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
@@ -80,6 +80,10 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
     parser.add_argument("--gym-packages", nargs="+", default=[])
     if command == "train":
         parser.add_argument("-i", "--trained-agent")
+        parser.add_argument("-params", "--hyperparams", nargs="+", default=[])
+        # As in sb3-grpo train
+        parser.add_argument("--preset")
+        parser.add_argument("--set", action="append", default=[])
     elif command == "record_training" and shutil.which("ffmpeg") is None:
         raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
@@ -87,9 +91,25 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
         importlib.import_module(package)
     # The last one of an option counts
     rest = [*(["-f", "logs"] if command != "train" else []), *rest, "--env", find_env(options.env).id]
-    if command == "train" and options.trained_agent:
-        rest += ["-i", as_model(options.trained_agent)]
+    if command == "train":
+        if options.trained_agent:
+            rest += ["-i", as_model(options.trained_agent)]
+        params = [
+            *options.hyperparams,
+            *([f"preset:{options.preset!r}"] if options.preset else []),
+            *map(_as_param, options.set),
+        ]
+        rest += ["-params", *params] if params else []
     return rest
+
+
+def _as_param(assignment: str) -> str:
+    """
+    :param assignment: ``key=value``, as for ``--set``
+    :return: the same for RL Zoo's ``-params``
+    """
+    key, value = assigned(assignment)
+    return f"{key}:{value!r}" if isinstance(value, str) else assignment.replace("=", ":", 1)
 
 
 def _explanation(error: Exception) -> str | None:

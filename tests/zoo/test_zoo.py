@@ -83,6 +83,11 @@ def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     model = GRPO.load("logs/grpo/CartPole-v1_1/CartPole-v1.zip")
     assert (model.ratio_level, model.kl_coef, model.group_size, model.ent_coef) == ("episode", 0.0, 2, 0.01)
     assert model.batch_size == 256, "nothing is left of the first preset"
+    # The same as sb3-grpo train has it
+    given = ("--preset", "gspo", "--set", "ent_coef=0.01", "--set", "advantage_scale=batch", "-params", "group_size:4")
+    assert train(*options, *given, algo="grpo") == 0
+    model = GRPO.load("logs/grpo/CartPole-v1_2/CartPole-v1.zip")
+    assert (model.ratio_level, model.ent_coef, model.advantage_scale, model.group_size) == ("episode", 0.01, "batch", 4)
     assert train("-n", "100", "-params", "preset:'gspo'", algo="ppo") == 2
     assert "settings of grpo and dapo, not of ppo" in capsys.readouterr().err
 
@@ -189,6 +194,42 @@ def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.Capture
     assert train("-n", "200", "--trial-id", "0", algo=algo) == 2
     errors = capsys.readouterr().err
     assert "No trial 5 of study 'study'" in errors and "--storage and --study-name" in errors
+
+
+@pytest.mark.parametrize("algo", ["ppo", "grpo", "dapo"])
+def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    study = ("--storage", "trials.log", "--study-name", "study", "-params", "n_envs:16")
+    assert train(*TRIALS, "-n", "4200", "--n-trials", "2", *study, algo=algo) == 0
+    printed = capsys.readouterr().out
+    assert "1 of 2 trials, about " in printed and "2 of 2 trials, about 0 minutes left" in printed
+    first, second = load("trials.log").trials
+    assert second.params != first.params
+    params = HYPERPARAMS_CONVERTER[algo](first.params)
+    found = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **params)
+    usual = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **({"n_steps": 128} if algo == "ppo" else {}))
+    for name in ("learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "max_grad_norm"):
+        assert getattr(found, name) == pytest.approx(getattr(usual, name)), name
+    assert str(found.policy) == str(usual.policy) and found.ent_coef == pytest.approx(0.0, abs=1e-7)
+    if algo != "ppo":
+        known = ("group_size", "n_groups", "advantage", "advantage_scale", "policy_loss", "loss_average", "overlong_filter")
+        assert [getattr(found, name) for name in known] == [getattr(usual, name) for name in known]
+        assert found.clip_range_high(1.0) == pytest.approx((usual.clip_range_high or usual.clip_range)(1.0))
+
+
+def test_no_trial_takes_more_steps_for_an_update_than_there_are() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for _ in range(60):
+        trial = study.ask(fixed_distributions=None)
+        trial.set_user_attr("steps_per_copy", 1250)
+        sampled = HYPERPARAMS_SAMPLER["grpo"](trial, 0, 1, {})
+        assert sampled["n_steps"] is None or 4 * sampled["n_steps"] <= 1250
+
+
+def test_a_study_in_which_nothing_fits_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", lambda *_: {"group_size": 16, "n_groups": 16})
+    assert train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", "n_envs:4") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "No trial has come to its end. The last one was pruned: ValueError: no update within 400 steps" in error
 
 
 def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,17 +190,17 @@ def test_seeds_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_comparisons_that_are_ready(name: str, package: str, n_runs: int, variants: list[str]) -> None:
     pytest.importorskip(package)
     parser = _make_parser()
-    experiment = cli_compare._experiment(parser.parse_args(["compare", "--preset", name]))
+    experiment = cli_compare._experiment(parser.parse_args(["compare", "--config", name]))
     assert experiment.name == name and len(experiment.jobs()) == n_runs
     assert [variant.name for variant in experiment.variants] == variants
     path = str(ready_path(name))
     assert cli_compare._experiment(parser.parse_args(["compare", "--config", path])) == experiment
-    fewer = cli_compare._experiment(parser.parse_args(["compare", "--preset", name, "--seeds", "1"]))
+    fewer = cli_compare._experiment(parser.parse_args(["compare", "--config", name, "--seeds", "1"]))
     assert fewer.seeds == [0]
 
 
 def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "--list-presets"]) == 0
+    assert main(["compare", "--list"]) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()]
     firsts = {row[0]: row[1:] for row in rows if len(row) > 3}
     assert firsts["class"][:3] == ["3", "compare,", "minatar"] and {"lunch", "homework"} <= firsts.keys()
@@ -210,12 +210,10 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
     ("arguments", "message"),
     [
         ([], "--env is missing"),
-        (["--preset", "clas"], "--preset clas: comparisons that are ready are class, homework, lunch"),
-        (["--preset", "gspo"], "Presets of algorithms are written into a file for --config"),
-        (["--preset", "class", "--timesteps", "5"], "--timesteps and --preset exclude each other: change a copy of"),
-        (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
+        (["--config", "clas"], "--config clas: comparisons that are ready are class, homework, lunch"),
+        (["--config", "class", "--timesteps", "5"], "--timesteps and --config exclude each other: change a copy of"),
         (["--config", "no.yml"], "Cannot read no.yml"),
-        (["--preset", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
+        (["--config", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
         (["report", "nowhere"], "nowhere"),
         ([*PPO, "--save-freq", "5", "--ray", "auto"], "--save-freq and --ray exclude each other"),
         ([*PPO, "--save-freq", "5"], "only dapo and grpo write checkpoints"),

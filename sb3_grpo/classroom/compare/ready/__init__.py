@@ -1,4 +1,4 @@
-"""Ready-made comparisons: files for ``compare --config`` that ``compare --preset`` finds by name."""
+"""Ready-made comparisons: files that ``compare --config`` finds by name."""
 
 from pathlib import Path
 from typing import Any
