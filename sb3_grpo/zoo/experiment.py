@@ -266,7 +266,7 @@ class GroupExperimentManager(ExperimentManager):
             shutil.rmtree(self._checkpoints, ignore_errors=True)
         elif isinstance(model, OnGroupAlgorithm):
             folder = shlex.quote(str(self._checkpoints))
-            say(f"To resume: run the same command with -i {folder}, without -params and --conf-file")
+            say(f"To resume: run the same command with -i {folder}, without --set, -params and --conf-file")
 
     def drawn_env(self, render_mode: str | None) -> VecEnv:
         """
