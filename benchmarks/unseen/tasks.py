@@ -90,7 +90,7 @@ TEST = (
     Task("Walker2d-v5", 200_000, 2.1, 3_000.0, "MuJoCo"),
     Task("Ant-v5", 100_000, -50.7, 1_500.0, "MuJoCo"),
 )
-# Written down before staggered episodes (docs/decisions/staggered_episodes.md) were tried on any of them
+# Written down before staggered episodes (docs/design.md) were tried on any of them
 TEST_2 = (
     Task("dm_control/cartpole-swingup-v0", 150_000, 27.4, 850.0, "dm_control"),
     Task("dm_control/walker-walk-v0", 150_000, 32.4, 700.0, "dm_control"),
