@@ -18,7 +18,6 @@ from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, T
 from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, math_equivalent
 from sb3_grpo.envs.verifiers.process import VerifierError
-from sb3_grpo.envs.verifiers.scores import RewardFunctions
 
 __all__ = [
     "ArithmeticTask",
@@ -33,7 +32,6 @@ __all__ = [
     "PairsTask",
     "ReasoningGymTask",
     "Reply",
-    "RewardFunctions",
     "Task",
     "TextEpisodeRules",
     "Tokenizer",

@@ -49,7 +49,7 @@ def say(*parts: str | Text, stderr: bool = False) -> None:
     Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
 
 
-def assigned(assignment: str) -> tuple[str, Any]:
+def parse_assignment(assignment: str) -> tuple[str, Any]:
     """
     :param assignment: a string of the form ``key=value``
     :return: the key, and the value that is written there

@@ -89,7 +89,6 @@ class Task(ABC):
     ``max_reply_tokens`` is the maximum number of tokens of all replies in one episode.
     ``n_turns`` is the maximum number of answers that the agent can give in one episode.
     ``knows_longest`` states that no item is longer than those of ``longest_items``; otherwise some room is added.
-    ``answer_key`` is the name by which reward functions are given the answer.
     ``trusted`` states that ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time
     limit. It applies to the methods that the class defines or inherits, not to those that a subclass overrides.
     """
@@ -97,7 +96,6 @@ class Task(ABC):
     n_items: int | None = None
     n_turns: int = 1
     trusted: bool = True
-    answer_key: str = "answer"
 
     @abstractmethod
     def item(self, index: int) -> Item:
@@ -106,7 +104,7 @@ class Task(ABC):
         :return: The item, the same at every call
         """
 
-    def score(self, answer: str, item: Item) -> Any:
+    def score(self, answer: str, item: Item) -> float | Mapping[str, float]:
         """
         :param answer: The agent's (last) answer: untrusted text
         :param item: The item that it was asked
@@ -149,19 +147,20 @@ class Task(ABC):
         :raises ValueError: if it has none, as the empty answer would then be right
         """
         if not self.has_reference(item):
+            others = f" (its other keys are {', '.join(map(repr, item.metadata))})" if item.metadata else ""
             raise ValueError(
-                "There is no reference that an answer could be compared with. Give the item one, or leave out verifier= and "
-                f"use a Task whose own score() needs none. Prompt: {item.prompt!r:.200}"
+                f"There is no reference that an answer could be compared with{others}. Give the item one, name it with "
+                "answer_key, or use a verifier that needs none: f(prompts, completions, **columns), or a Task's own score(). "
+                f"Prompt: {item.prompt!r:.200}"
             )
         return item.answer
 
     def columns(self, item: Item) -> tuple[Any, dict[str, Any]]:
         """
         :param item: An item
-        :return: Its prompt, and what reward functions are given with it by name: its metadata and the answer, if there is one
+        :return: Its prompt, and what reward functions are given with it by name: the answer and its metadata
         """
-        answer = {self.answer_key: item.answer} if item.answer else {}
-        return item.prompt, {**answer, **item.metadata}
+        return item.prompt, {"answer": item.answer, **item.metadata}
 
     def scorer(self) -> Scorer:
         """

@@ -1,6 +1,6 @@
 """Built-in tasks: arithmetic, pairs of prompt and answer, capitals, guessing a number, and a calculator."""
 
-import csv
+import copy
 import difflib
 import json
 import operator
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Task, is_prompt
 from sb3_grpo.envs.tasks.calculator import CALCULATOR_ERROR, MAX_RESULT, calculate
@@ -132,10 +133,12 @@ class PairsTask(Task):
         prompt_key: str = "prompt",
         answer_key: str | None = None,
     ):
-        self.answer_key = answer_key or Task.answer_key
-        pairs = ((pair, "") if isinstance(pair, str) else pair for pair in pairs)
+        if isinstance(pairs, str | Path):
+            raise TypeError(f"For the file {str(pairs)!r}, write PairsTask.from_file(...)")
+        pairs = [(pair, "") if is_prompt(pair) else pair for pair in pairs]
         self._items = [as_item(pair, f"Pair {index}", prompt_key, answer_key) for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
+        self._of_alphabet = self._items
         if not self._items:
             raise ValueError("The task has no items: give at least one pair (prompt, answer)")
 
@@ -148,32 +151,30 @@ class PairsTask(Task):
         :param answer_key: Name of the answer. None: ``answer`` where there is one
         :return: The task
         """
-        items = []
+        rows = _csv_rows if str(path).lower().endswith(".csv") else _json_rows
         try:
-            # The end of a line is left to csv, and str.splitlines() would also split at characters that JSON may contain
-            with open(path, encoding="utf-8-sig", newline="") as lines:  # some editors begin a file with a byte order mark
-                for where, row in _csv_rows(lines, path) if str(path).endswith(".csv") else _json_rows(lines, path):
-                    items.append(as_item(row, where, prompt_key, answer_key))
+            items = [as_item(row, where, prompt_key, answer_key) for where, row in rows(path)]
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
         if not items:
-            raise ValueError(
-                f"{path} has no lines: expected {prompt_key!r} and {answer_key!r}, one JSON object per line or CSV"
-            )
-        return cls(items, answer_key=answer_key)
+            raise ValueError(f"{path} has no rows: expected {prompt_key!r} and the answer, one JSON object per line or CSV")
+        return cls(items)
 
     def split(self, n_test: int, seed: int = 0) -> tuple["PairsTask", "PairsTask"]:
         """
         :param n_test: Number of items to hold out
         :param seed: Seed for choosing them
-        :return: The task without these items, and with nothing but them
+        :return: The task without these items, and with nothing but them, both with the alphabet of all
         """
-        if not 0 < n_test < len(self._items):
-            raise ValueError(f"n_test={n_test} has to be from 1 to {len(self._items) - 1}: there are {len(self._items)} items")
-        items = [self._items[int(index)] for index in np.random.default_rng(seed).permutation(len(self._items))]
-        return PairsTask(items[n_test:], answer_key=self.answer_key), PairsTask(items[:n_test], answer_key=self.answer_key)
+        n_test = Whole(1, len(self._items) - 1).check("n_test", n_test)
+        order = np.random.default_rng(seed).permutation(len(self._items))
+        parts = copy.copy(self), copy.copy(self)
+        for part, chosen in zip(parts, (order[n_test:], order[:n_test]), strict=True):
+            part._items = [self._items[int(index)] for index in chosen]
+            part.n_items = len(chosen)
+        return parts
 
     def item(self, index: int) -> Item:
         """
@@ -192,7 +193,7 @@ class PairsTask(Task):
         """
         :return: All characters of all pairs
         """
-        return "".join(sorted({character for item in self._items for character in f"{item.prompt}{item.answer}"}))
+        return "".join(sorted({character for item in self._of_alphabet for character in f"{item.prompt}{item.answer}"}))
 
 
 def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str | None = None) -> Item:
@@ -213,11 +214,8 @@ def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str |
                     f"{where} has no {key!r}, only {', '.join(map(repr, rest)) or 'nothing'}. "
                     "Name the keys of your data with prompt_key and answer_key."
                 )
-        answer_key = answer_key or Task.answer_key
-        prompt, answer = rest.pop(prompt_key), rest.pop(answer_key, "")
-        if isinstance(answer, Real) and not isinstance(answer, bool):
-            rest[answer_key] = answer  # reward functions are given the number
-        pair = (prompt, answer, rest)
+        # The answer stays there for reward functions, as it is
+        pair = (rest.pop(prompt_key), rest.get(answer_key or "answer", ""), rest)
     is_pair = isinstance(pair, tuple | list) and 2 <= len(pair) <= 3
     prompt, answer, metadata = (*pair, {})[:3] if is_pair else (None, None, None)
     if isinstance(answer, Real) and not isinstance(answer, bool):
@@ -229,28 +227,31 @@ def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str |
     return Item(prompt, answer, metadata)
 
 
-def _csv_rows(lines: Iterable[str], path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _csv_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
-    :param lines: A file with names in the first line
-    :param path: Its path
-    :return: Where each row is, and its values
+    :param path: A file with names in the first line
+    :return: Where each row is, and its values, all of them texts
     """
-    reader = csv.DictReader(lines, restkey="")
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
-        if "" in row or None in row.values():
-            raise ValueError(f"{where} has not as many values as the first line has names, {len(reader.fieldnames or ())}")
-        yield where, row
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
+    except pd.errors.ParserError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except pd.errors.EmptyDataError:
+        return
+    for number, row in enumerate(table.to_dict("records"), start=1):
+        yield f"{path}, row {number}", row
 
 
-def _json_rows(lines: Iterable[str], path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
-    :param lines: A file with one JSON object per line
-    :param path: Its path
+    :param path: A file with one JSON object per line
     :return: Where each object is, and the object
     """
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
+    # str.splitlines() would also split at characters that JSON strings may contain
+    with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
             where = f"{path}, line {number}"
             try:
                 entry = json.loads(line)
@@ -405,7 +406,7 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         if task_kwargs:
             raise ValueError(f"task_kwargs={task_kwargs} have no use for a task that exists already: {type(task).__name__}")
         return task
-    if isinstance(task, Path) or (isinstance(task, str) and task.endswith((".jsonl", ".csv"))):
+    if isinstance(task, Path) or (isinstance(task, str) and task.lower().endswith((".jsonl", ".csv"))):
         return PairsTask.from_file(task, **task_kwargs)
     if hasattr(task, "__len__") and hasattr(task, "__getitem__") and not isinstance(task, str | Mapping):
         task = map(task.__getitem__, range(len(task)))

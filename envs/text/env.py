@@ -16,7 +16,7 @@ class VerifierTextEnv(TextEpisodes, gym.Env):
     An observation is the whole text so far (prompt, answer and replies), padded on the right with ``PAD``: tokens are only
     ever appended. The action is the next token. The end-of-text token passes the answer to the verifier (or to the task,
     which may reply; then the episode goes on). After ``max_answer_tokens`` tokens, the episode is truncated (terminated with
-    ``truncate=False``), and an unfinished answer is wrong. All rewards before the last one are 0.
+    ``truncate=False``), and an unfinished answer is wrong. Rewards before the last one are those of replies.
 
     ``reset(options={"item": k})`` begins with item k of the task.
 

@@ -136,7 +136,9 @@ class TextEpisodes:
             verdicts.update(self._end_answers(np.flatnonzero(has_end).tolist(), rewards))
         unfinished = [idx for idx, verdict in verdicts.items() if verdict is None]
         if unfinished and self.rules.scores_unfinished:
-            verdicts.update(self._score_unfinished(unfinished))
+            for idx in unfinished:
+                self._exchanges[idx].messages.append(self._answer(idx))
+            verdicts.update(self._score({idx: self._exchanges[idx] for idx in unfinished}))
         self._in_progress = not verdicts
         for idx in sorted(verdicts):
             reward, info = self._end(idx, verdicts[idx])
@@ -164,6 +166,9 @@ class TextEpisodes:
                 elif reply.value is None:
                     continue
                 elif not self._append_reply(idx, reply.value):
+                    if self.rules.scores_unfinished:
+                        exchanges[idx].messages.pop()
+                        continue  # the last answer is scored
                     verdicts[idx] = None
                 del exchanges[idx]
         return {**verdicts, **self._score(exchanges)}
@@ -172,12 +177,6 @@ class TextEpisodes:
         payload = self.rules.scorer.payload
         scores = self.rules.runner.score([each.check(payload(each.encoded.item)) for each in exchanges.values()])
         return dict(zip(exchanges, scores, strict=True))
-
-    def _score_unfinished(self, copies: list[int]) -> dict[int, Verdict]:
-        exchanges = {idx: self._exchanges[idx] for idx in copies}
-        for idx, exchange in exchanges.items():
-            exchange.messages.append(self._answer(idx))
-        return self._score(exchanges)
 
     def _append_reply(self, idx: int, text: str) -> bool:
         """
@@ -204,19 +203,24 @@ class TextEpisodes:
         """
         exchange, rules = self._exchanges[idx], self.rules
         item = exchange.encoded.item
-        score = 0.0 if verdict is None else verdict.value
+        lowest, _ = rules.score_range or (0.0, 1.0)
+        score = lowest if verdict is None else verdict.value
         info = {
             "prompt": item.prompt,
             "item": exchange.encoded.index,
             "answer": self._answer(idx) if verdict is None else exchange.messages[-1],
             "reference": item.answer,
             "verdict": score,
-            "is_success": score >= rules.success_score,
+            # As exact as the range of scores
+            "is_success": score >= rules.success_score - 1e-6,
         }
         if rules.multi_turn:
             info["messages"] = list(exchange.messages)
         if verdict is not None and verdict.parts:
-            info |= {"reward_parts": verdict.parts, "reward_weights": rules.weights}
+            # In units of the reward
+            scale = rules.reward_correct - rules.reward_wrong
+            info["reward_parts"] = verdict.parts
+            info["reward_weights"] = {name: scale * rules.weights.get(name, 1.0) for name in verdict.parts}
         if verdict is not None and verdict.error is not None:
             info["verifier_error"] = verdict.error
         reward = rules.reward_wrong + score * (rules.reward_correct - rules.reward_wrong)

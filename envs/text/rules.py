@@ -89,9 +89,10 @@ class TextEpisodeRules:
         for the longest prompt of the task, or 128 with a warning if that is unknown
     :param max_reply_tokens: Maximum number of tokens of all replies in an episode. None: as defined by the task
     :param reward_correct: Reward for an answer with score 1
-    :param reward_wrong: Reward for an answer with score 0, and for an unfinished one (reward functions score these, too). Less
-        than ``reward_correct``
-    :param success_score: Minimum score of a successful episode, in the range of scores
+    :param reward_wrong: Reward for an answer with score 0. Less than ``reward_correct``. An unfinished answer has the smallest
+        score; reward functions score it as it is
+    :param success_score: Minimum score of a successful episode. None: the largest score; of reward functions, 1 for each,
+        times its weight
     :param truncate: Whether an answer that is unfinished when there is no room left is truncated (DAPO's overlong filtering
         looks at this) or terminated. Use False for algorithms with a critic: after a truncation, PPO bootstraps from the value
         of a state that training never sees, and learns never to end an answer
@@ -122,7 +123,7 @@ class TextEpisodeRules:
         max_reply_tokens: int | None = None,
         reward_correct: float = 1.0,
         reward_wrong: float = 0.0,
-        success_score: float = 1.0,
+        success_score: float | None = None,
         truncate: bool = True,
         verifier_timeout: float = 5.0,
         on_verifier_error: str | None = None,
@@ -156,9 +157,12 @@ class TextEpisodeRules:
         self.scorer, trusted = _make_scorer(verifier, self.task)
         functions = self.scorer.function.functions if isinstance(self.scorer.function, RewardFunctions) else None
         self.weights = _checked_weights(reward_weights, functions)
-        # As in TRL: without a limit, 0 for an unfinished answer might be more than for any other
+        # As in TRL: without a limit, any score might be more than that of other answers
         self.scores_unfinished = functions is not None
         self.score_range = _checked_range(score_range, None if functions else (0.0, 1.0))
+        if success_score is None:
+            of_functions = sum(self.weights.get(name, 1.0) for name in functions or ())
+            success_score = of_functions if self.score_range is None else self.score_range[1]
         self.runner = VerifierRunner(
             self.scorer.function,
             trusted,
@@ -292,14 +296,8 @@ class TextEpisodeRules:
             return
         items = list(self.task.longest_items() or ())
         if self.scorer.payload == self.task.reference:
-            for number, item in enumerate(items):
-                if not self.task.has_reference(item):
-                    others = f" Its other keys are {', '.join(map(repr, item.metadata))}." if item.metadata else ""
-                    raise ValueError(
-                        f"Item {number} has no reference that an answer could be compared with.{others} Name the answer with "
-                        'task_kwargs={"answer_key": ...}, or pass a verifier that needs none: f(prompts, completions, '
-                        f"**columns). Prompt: {item.prompt!r:.200}"
-                    )
+            for item in items:
+                self.task.reference(item)
         # The longest ones
         for index in np.argsort([-_n_bytes(str(item.prompt)) for item in items])[:_MAX_CHECKED]:
             self.encode_item(index)
@@ -416,7 +414,9 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
         return scorer, False
     functions = list(verifier) if isinstance(verifier, list | tuple) else [verifier]
     if functions and all(map(is_reward_function, functions)):
-        return Scorer(RewardFunctions(functions), task.columns), False
+        items = task.longest_items() if isinstance(task, PairsTask) else None
+        columns = {"answer", *(name for item in items or () for name in item.metadata)}
+        return Scorer(RewardFunctions(functions, columns), task.columns), False
     if callable(verifier):
         return Scorer(verifier, task.reference), False
     raise ValueError(
@@ -434,7 +434,7 @@ def _checked_weights(weights: Any, functions: Mapping[str, Any] | None) -> dict[
     if weights is None:
         return {}
     if not isinstance(weights, Mapping):
-        if functions is None or isinstance(weights, str) or len(weights) != len(functions):
+        if functions is None or not isinstance(weights, list | tuple | np.ndarray) or len(weights) != len(functions):
             there_are = "" if functions is None else f", or {len(functions)} numbers, one for each reward function"
             raise ValueError(
                 f"reward_weights={weights!r:.200} has to be a dictionary, such as {{'format': 0.2}}, with the weights of the "

@@ -98,7 +98,7 @@ class VerifierProcess:
         with other_end:
             # -I: do not search the script's folder for modules, as some there have the names of packages
             self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_SCRIPT), str(other_end.fileno())],
+                [sys.executable, "-I", "-u", str(_SCRIPT), str(other_end.fileno())],
                 pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from sb3_grpo.envs.verifiers.math_answers import make_math_verifier  # noqa: F401  for those who make a verifier here
 from sb3_grpo.envs.verifiers.process import VerifierError, VerifierProcess
-from sb3_grpo.envs.verifiers.scores import Scoring, score, scores
-from sb3_grpo.envs.verifiers.scores import reply as replied
+from sb3_grpo.envs.verifiers.scores import Scoring, checked_reply, score, scores
 from sb3_grpo.envs.verifiers.worker import describe
 from sb3_grpo.utils.parameters import Number
 from sb3_grpo.utils.plugins import name_of
@@ -42,7 +40,7 @@ class Verdict(NamedTuple):
     """
     What a verifier or a task says about an answer.
 
-    :param value: The score, or the reply; 0 in case of an error
+    :param value: The score, or the reply; the smallest score in case of an error
     :param error: The error, None if there was none
     :param parts: The parts of the score, by name
     :param reward: The reward that comes with the reply
@@ -90,10 +88,11 @@ class VerifierRunner:
         self._on_error = {"score": on_error or ("raise" if name is None else "zero"), "reply": on_error or "raise"}
         self._names = {"score": name or name_of(function)}
         self._batched = scoring.batched
+        self._lowest = 0.0 if scoring.limits is None else scoring.limits[0]
         functions: dict[str, Callable[..., Any]] = {"score": partial(scores if scoring.batched else score, function, scoring)}
         if reply is not None:
             self._names["reply"] = f"{name_of(reply)}, which replies to answers,"
-            functions["reply"] = partial(replied, reply)
+            functions["reply"] = partial(checked_reply, reply)
         trusts = {"score": trusted, "reply": reply_trusted}
         self._here = {key: each for key, each in functions.items() if trusts[key]}
         there = {key: each for key, each in functions.items() if not trusts[key]}
@@ -133,12 +132,12 @@ class VerifierRunner:
 
     def _score_together(self, checks: list[Check]) -> list[Verdict]:
         together = Check([each.answer for each in checks], [each.payload for each in checks], checks[0].prompt)
-        [(results, error)] = self._call("score", [self._packed("score", together)], len(checks) * self.time_limit)
+        [(results, error)] = self._call("score", [self._packed("score", together)])
         if error is None:
             return [Verdict(value, parts=parts) for value, parts in results]
         if len(checks) == 1:
             return [self._failure("score", checks[0], error)]
-        # One after the other, to find out which one it is
+        # One after the other: each has the time limit, and an error is that of one of them
         return [verdict for each in checks for verdict in self._score_together([each])]
 
     def _run(self, key: str, checks: list[Check]) -> list[Verdict]:
@@ -153,7 +152,7 @@ class VerifierRunner:
         return verdicts
 
     def _run_in_process(self, key: str, checks: list[Check]) -> list[Verdict]:
-        results = self._call(key, [self._packed(key, check) for check in checks], self.time_limit)
+        results = self._call(key, [self._packed(key, check) for check in checks])
         return [
             _verdict(key, value) if error is None else self._failure(key, check, error)
             for check, (value, error) in zip(checks, results, strict=False)
@@ -170,11 +169,11 @@ class VerifierRunner:
                 f"it runs in this process, without a time limit.\nPrompt: {check.prompt!r:.500}"
             ) from error
 
-    def _call(self, key: str, packed: list[bytes], time_limit: float) -> list[tuple[Any, str | None]]:
+    def _call(self, key: str, packed: list[bytes]) -> list[tuple[Any, str | None]]:
         if self._process is None:
             new = VerifierProcess(self._pickled, self._n_bytes)
             self._process = _processes.setdefault((self._pickled, self._n_bytes), new)
-        return self._process.call(key, packed, time_limit, stop=self._on_error[key] == "raise")
+        return self._process.call(key, packed, self.time_limit, stop=self._on_error[key] == "raise")
 
     def _failure(self, key: str, check: Check, what: str, cause: Exception | None = None) -> Verdict:
         message = (
@@ -187,9 +186,10 @@ class VerifierRunner:
                 'with on_verifier_error="zero".'
             ) from cause
         if self.n_errors == 0:
-            warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
+            lowest = f"{self._lowest:g}"
+            warn_user(f"{message}\nIt counts as {lowest}, like all further failures (see info['verifier_error']).")
         self.n_errors += 1
-        return Verdict(0.0, what)
+        return Verdict(self._lowest, what)
 
     def close(self) -> None:
         """End the worker process, if there is one. It is restarted when needed."""

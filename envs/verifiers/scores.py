@@ -1,8 +1,9 @@
 """Scores of verifiers and reward functions, checked. These functions are sent to the process that runs verifiers."""
 
 import inspect
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +37,11 @@ def is_reward_function(function: Any) -> bool:
     :return: Whether it has the signature of TRL's reward functions, ``f(prompts, completions, **columns)``
     """
     try:
-        return "completions" in inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
+    only_keywords = [each.kind for each in parameters.values()] == [inspect.Parameter.VAR_KEYWORD]
+    return not inspect.isclass(function) and ("completions" in parameters or only_keywords)
 
 
 class RewardFunctions:
@@ -47,43 +50,54 @@ class RewardFunctions:
     which None means that the reward does not apply. Where a prompt is a list of messages, so is a completion. The columns are
     the answers and metadata of the items.
 
-    :param functions: The functions. Each of several is a part of the score, by its name
+    :param functions: The functions. Each is a part of the score, by its name
+    :param columns: Names of the columns
+    :raises ValueError: if a function needs another column, or is asynchronous
     """
 
-    def __init__(self, functions: Sequence[Callable[..., Any]]):
+    def __init__(self, functions: Sequence[Callable[..., Any]], columns: Iterable[str]):
+        self.columns = sorted(columns)
         self.functions: dict[str, Callable[..., Any]] = {}
+        self._accepted: dict[str, set[str]] = {}
         for place, function in enumerate(functions):
             name = getattr(function, "__name__", type(function).__name__)
-            self.functions[name if name not in self.functions else f"{name}_{place}"] = function
+            name = name if name not in self.functions else f"{name}_{place}"
+            self.functions[name] = function
+            parameters = inspect.signature(function).parameters.values()
+            known = {"prompts", "completions", *self.columns}
+            takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+            needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+            if missing := [each for each in needed if each not in known]:
+                there_are = ", ".join(map(repr, self.columns))
+                raise ValueError(f"The reward function {name} needs {missing[0]!r}, and the data have {there_are}")
+            if inspect.iscoroutinefunction(function):
+                raise ValueError(f"The reward function {name} is asynchronous: write def, not async def")
+            self._accepted[name] = known if takes_all else known & {each.name for each in parameters}
         self.__qualname__ = " and ".join(self.functions)
 
-    def __call__(self, answers: list[str], payloads: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+    def __call__(self, answers: list[str], payloads: list[tuple[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
         """
         :param answers: Answers
         :param payloads: Prompt and columns of each
-        :return: A score for each answer, or a dictionary of its parts
+        :return: For each answer, its rewards by the name of the function
         """
-        prompts = [prompt for prompt, _ in payloads]
-        completions = [
+        given: dict[str, list[Any]] = {name: [columns.get(name) for _, columns in payloads] for name in self.columns}
+        given["prompts"] = [prompt for prompt, _ in payloads]
+        given["completions"] = [
             [{"role": "assistant", "content": answer}] if isinstance(prompt, list) else answer
-            for prompt, answer in zip(prompts, answers, strict=True)
+            for prompt, answer in zip(given["prompts"], answers, strict=True)
         ]
-        names = {name for _, columns in payloads for name in columns}
-        columns = {name: [columns.get(name) for _, columns in payloads] for name in names}
-        rewards = {}
+        found: list[dict[str, Any]] = [{} for _ in answers]
         for name, function in self.functions.items():
-            values = function(prompts=prompts, completions=completions, **columns)
-            if not hasattr(values, "__len__") or len(values) != len(answers):
+            rewards = function(**{each: given[each] for each in self._accepted[name]})
+            if not hasattr(rewards, "__len__") or len(rewards) != len(answers):
                 raise ValueError(
-                    f"{name} was given {len(answers)} completions and returned {values!r:.100}, not a list of as many rewards"
+                    f"{name} was given {len(answers)} completions and returned {rewards!r:.100}, not a list of as many rewards"
                 )
-            rewards[name] = list(values)
-        if len(rewards) == 1:
-            return [0.0 if reward is None else reward for [reward] in zip(*rewards.values(), strict=True)]
-        return [
-            {name: values[place] for name, values in rewards.items() if values[place] is not None}
-            for place in range(len(answers))
-        ]
+            for parts, reward in zip(found, rewards, strict=True):
+                if reward is not None:
+                    parts[name] = reward
+        return found
 
 
 def score(function: Callable[[str, Any], Any], scoring: Scoring, answer: str, payload: Any) -> Scored:
@@ -113,12 +127,15 @@ def scores(
 def _checked(value: Any, scoring: Scoring) -> Scored:
     parts = {}
     if isinstance(value, Mapping):
-        parts = {str(name): _number(part, f"{name!r}: ") for name, part in value.items()}
+        parts = {str(name): _number(part, f"the verifier returned {name!r}: ") for name, part in value.items()}
         # Of reward functions, each of which may not apply, the names are known
         if (unknown := scoring.weights.keys() - parts.keys()) and not scoring.batched:
             known = ", ".join(map(repr, parts)) or "none"
             raise ValueError(f"the verifier returned the parts {known}, and reward_weights has {min(unknown)!r}")
-        total = sum(scoring.weights.get(name, 1.0) * part for name, part in parts.items())
+        # Exact: with weights 0.7, 0.2 and 0.1, all parts make 1
+        total = math.fsum(scoring.weights.get(name, 1.0) * part for name, part in parts.items())
+    elif scoring.weights:
+        raise ValueError(f"the verifier returned {value!r:.100}, and reward_weights needs a dictionary of parts")
     else:
         total = _number(value)
     if scoring.limits is None:
@@ -133,19 +150,21 @@ def _checked(value: Any, scoring: Scoring) -> Scored:
     return min(max(total, low), high), parts
 
 
-def _number(value: Any, where: str = "") -> float:
+def _number(value: Any, what: str = "the verifier returned ") -> float:
     if value is None or isinstance(value, (str, bytes)):
-        raise TypeError(f"the verifier returned {where}{value!r:.100}, not a number")
+        raise TypeError(f"{what}{value!r:.100}, not a number")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"the verifier returned {where}{value!r:.100} of type {type(value).__name__}, not a number") from None
+        raise TypeError(f"{what}{value!r:.100} of type {type(value).__name__}, not a number") from None
     if number - number != 0:
-        raise ValueError(f"the verifier returned {where}{number}, not a finite number")
+        raise ValueError(f"{what}{number}, not a finite number")
     return number
 
 
-def reply(function: Callable[[Any, list[str]], Any], answer: str, payload: tuple[Any, list[str]]) -> tuple[str | None, float]:
+def checked_reply(
+    function: Callable[[Any, list[str]], Any], answer: str, payload: tuple[Any, list[str]]
+) -> tuple[str | None, float]:
     """
     :param function: See ``Task.reply``
     :param answer: The last answer, also in the messages
@@ -157,4 +176,4 @@ def reply(function: Callable[[Any, list[str]], Any], answer: str, payload: tuple
     if text is not None and not isinstance(text, str):
         raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text, None or Reply(text, reward)")
     # A text without a class of its own: that of an enumeration may be unknown in the other process
-    return None if text is None else str.__str__(text), _number(reward, "with the reply ")
+    return None if text is None else str.__str__(text), _number(reward, "the reward of the reply is ")

@@ -40,9 +40,9 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
     parser.add_argument(
         "--config",
-        help="YAML file instead of --env, --algo and --timesteps, or the name of a comparison that is ready: see --list",
+        help="YAML file instead of --env, --algo and --timesteps, or the name of a ready-made comparison: see --list",
     )
-    parser.add_argument("--list", action="store_true", help="list the comparisons that are ready")
+    parser.add_argument("--list", action="store_true", help="list the ready-made comparisons")
     parser.add_argument("--name", help="name of the experiment (default: built from environments and algorithms)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
     parser.add_argument("--workers", type=positive, help="number of parallel runs (default: one per CPU core)")
@@ -219,8 +219,8 @@ def _experiment(args: argparse.Namespace) -> "Experiment":
     content: dict[str, Any]
     if args.config is not None:
         path = ready_path(args.config) or Path(args.config)
-        if not path.suffix:
-            raise UsageError(f"--config {args.config}: comparisons that are ready are {', '.join(ready_comparisons())}")
+        if not (path.suffix or path.is_file()):
+            raise UsageError(f"--config {args.config}: ready-made comparisons are {', '.join(ready_comparisons())}")
         for option in ("env", "algo", "timesteps"):
             if getattr(args, option) is not None:
                 raise UsageError(

@@ -10,7 +10,7 @@ from typing import Any
 from sb3_grpo import GRPO
 from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import ALGORITHMS, UsageError, assigned, close_matches, missing_extra
+from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra, parse_assignment
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
 _NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
@@ -62,7 +62,7 @@ def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[st
     known = known_settings(algorithm)
     settings = {}
     for assignment in assignments:
-        key, value = assigned(assignment)
+        key, value = parse_assignment(assignment)
         if key in REFUSED_ARGUMENTS:
             raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}: {REFUSED_ARGUMENTS[key]}")
         if key not in known:

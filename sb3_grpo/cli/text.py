@@ -1,20 +1,29 @@
 """``sb3-grpo text``: train a small transformer or a pretrained model to add, with rewards from a verifier."""
 
 import argparse
-import importlib
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch as th
 from rich.text import Text
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_grpo import GRPO, presets
+from sb3_grpo.cli.own_data import (
+    ANSWERS,
+    N_SHOWN,
+    N_TEST,
+    add_data_options,
+    check_data_options,
+    colored,
+    find_verifier,
+    mean_rewards,
+    read_data,
+    show_changes,
+    write_answers,
+)
 from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments, say_table
 from sb3_grpo.cli.settings import parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, say
@@ -37,11 +46,6 @@ LORA = {"r": 16, "lora_alpha": 32}
 # Examples before each prompt, and the tokens to train for
 N_EXAMPLES = 4
 PRETRAINED_TIMESTEPS = 16_000
-N_TEST = 200
-
-# In the folder of a run
-ANSWERS = "answers.csv"
-_N_SHOWN = 5
 
 
 class Lesson(NamedTuple):
@@ -119,27 +123,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--task",
         help="with --model: arithmetic, calculator, capitals, guess_number or reasoning_gym:NAME (default: arithmetic)",
     )
-    parser.add_argument(
-        "--data",
-        metavar="FILE",
-        help="with --model: your own prompts, in a .jsonl or .csv file with columns prompt and answer, of which a fifth, at "
-        f"most {N_TEST}, is held out. Other columns are for the verifier",
-    )
-    parser.add_argument("--prompt-key", metavar="NAME", help="column of the prompts in --data (default: prompt)")
-    parser.add_argument(
-        "--answer-key", metavar="NAME", help="column of the answers in --data (default: answer, if there is one)"
-    )
-    parser.add_argument(
-        "--verifier",
-        nargs="+",
-        metavar="NAME",
-        help="with --data: exact, math, or functions, MODULE:FUNCTION, of an answer and its reference, or with the signature "
-        "of TRL's reward functions (default: exact)",
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="with --data: prompts are messages, in the format of the model, without examples"
-    )
-    parser.add_argument("--max-answer-tokens", type=positive, metavar="N", help="with --data: longest answer, in tokens")
+    add_data_options(parser)
     parser.add_argument(
         "--digits",
         type=int,
@@ -165,14 +149,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _text(args: argparse.Namespace) -> int:
     args = run_arguments(args)
-    for name in ("task", "data"):
-        if getattr(args, name) is not None and args.model is None:
-            raise UsageError(f"--{name} is for pretrained language models: give --model, too")
-    of_data = ("task", "digits") if args.data else ("prompt_key", "answer_key", "verifier", "chat", "max_answer_tokens")
-    for name in of_data:
-        if getattr(args, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} has no use with --data: leave it out" if args.data else f"{option} needs --data")
+    check_data_options(args)
     if args.digits is not None and args.task not in (None, "arithmetic"):
         raise UsageError(f"--digits is for sums, and --task {args.task} has none: leave it out")
     setup = _small(args) if args.model is None else _pretrained(args)
@@ -192,12 +169,13 @@ def _text(args: argparse.Namespace) -> int:
     result = setup.test.latest if is_last else setup.test.evaluate(model.policy)
     assert result is not None
     after = _show(result, "After training")
-    _write_answers(args.output / ANSWERS, result, "after")
-    _show_changes(args.output / ANSWERS)
+    table = write_answers(args.output / ANSWERS, result, "after")
+    if "before" in table:
+        show_changes(table, args.output / ANSWERS)
     if not is_last:
         setup.test.points.append((run.steps, after))
     setup.test.eval_env.close()
-    evaluation = {**run.config["evaluation"], "right_after": after, "rewards_after": _rewards(result)}
+    evaluation = {**run.config["evaluation"], "right_after": after, "rewards_after": mean_rewards(result)}
     run.write_config(evaluation=evaluation)
     _save_curve(args.output / "curve.png", run.title, setup.test.points)
     rows = [("Right answers", f"{evaluation['right_before']:.1%} before, {after:.1%} after")]
@@ -236,7 +214,6 @@ def _small(args: argparse.Namespace) -> Setup:
 
 def _pretrained(args: argparse.Namespace) -> Setup:
     args.device = args.device or "auto"
-    args.task, args.digits = args.task or "arithmetic", args.digits or 2
     args.timesteps = args.timesteps or PRETRAINED_TIMESTEPS
     args.model = absolute_if_folder(args.model)
     try:
@@ -244,10 +221,11 @@ def _pretrained(args: argparse.Namespace) -> Setup:
     except (ImportError, OSError, ValueError) as error:
         raise UsageError(f"--model {args.model}: {error}") from error
     try:
-        verifier = _verifier(args.verifier)
-        training, held_out = _of_file(args) if args.data else _tasks(args.task, args.digits)
-        has_answers = training.item(0).answer != ""
-        args.examples = args.examples or (0 if args.chat or not has_answers else N_EXAMPLES)
+        verifier = find_verifier(args)
+        training, held_out = _tasks(args)
+        if args.examples is None:
+            has_answers = training.has_reference(training.item(0)) and not args.chat
+            args.examples = min(N_EXAMPLES, training.n_items or N_EXAMPLES) if has_answers else 0
         examples = training.worked_examples(args.examples, seed=args.seed)
         stop = [*([] if args.chat else ["\n"]), *end_texts(args.model, tokenizer)]
         prompts: dict[str, Any] = {"tokenizer": tokenizer, "stop": stop, "examples": examples, "chat_template": args.chat}
@@ -264,60 +242,31 @@ def _pretrained(args: argparse.Namespace) -> Setup:
     # An evaluation takes as long as an update
     test = TextEvalCallback(test_env, max(1, args.timesteps // 3), N_TEST, k=None, verbose=0)
     settings = {**PRETRAINED, "policy_kwargs": {"model": args.model, "lora": LORA}}
-    task = args.data or (f"sums of {args.digits} digits" if args.task == "arithmetic" else args.task)
-    name = re.sub(r"\W+", "-", f"{Path(args.model).name}-{Path(args.data or args.task).stem}")
+    name = args.data or args.task or "arithmetic"
+    task = f"sums of {args.digits or 2} digits" if name == "arithmetic" else name
+    name = re.sub(r"\W+", "-", f"{Path(args.model).name}-{Path(name).stem}")
     return Setup("CausalLMPolicy", env, test, settings, f"{task}, {args.model}", name)
 
 
-def _tasks(name: str, digits: int) -> tuple[Task, Task]:
+def _tasks(args: argparse.Namespace) -> tuple[Task, Task]:
     """
-    :param name: name or file of a task
-    :param digits: number of digits, for arithmetic
+    :param args: the arguments
     :return: the task, and the same task with prompts that are held out where it has enough of them
     """
-    if name == "arithmetic":
+    name = args.task or "arithmetic"
+    if args.data:
+        task: Task = read_data(args)
+    elif name == "arithmetic":
         # With spaces, as in the texts that models were trained on: SmolLM2 answers twice as many right
-        numbers = range(10**digits)
-        task: Task = PairsTask((f"{a} + {b} =", f" {a + b}") for a in numbers for b in numbers)
+        numbers = range(10 ** (args.digits or 2))
+        task = PairsTask((f"{a} + {b} =", f" {a + b}") for a in numbers for b in numbers)
     else:
         task = make_task(name)
     if isinstance(task, PairsTask):
-        return _split(task)
+        n_test = min(N_TEST, task.n_items // 5)
+        return task.split(n_test) if n_test else (task, task)
     # Items of reasoning-gym come from the seed plus their index. Where there are two billion, none is met twice
     return task, make_task(name, seed=task.n_items) if name.startswith("reasoning_gym:") and task.n_items else task
-
-
-def _split(task: PairsTask) -> tuple[Task, Task]:
-    n_test = min(N_TEST, task.n_items // 5)
-    return task.split(n_test) if n_test else (task, task)
-
-
-def _of_file(args: argparse.Namespace) -> tuple[Task, Task]:
-    args.data = os.path.abspath(args.data)
-    keys = {"prompt_key": args.prompt_key or "prompt", "answer_key": args.answer_key}
-    return _split(PairsTask.from_file(args.data, **keys))
-
-
-def _verifier(names: list[str] | None) -> Any:
-    """
-    :param names: the argument ``--verifier``
-    :return: what the environment takes as its verifier
-    """
-    if names is None or names in (["exact"], ["math"]):
-        return names and names[0]
-    # As with python -m, which is not how sb3-grpo is called
-    sys.path.insert(0, os.getcwd())
-    functions = []
-    for name in names:
-        module, _, function = name.partition(":")
-        try:
-            functions.append(getattr(importlib.import_module(module), function))
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UsageError(
-                f"--verifier {name} is not the name of a function ({error}): write exact, math, or MODULE:FUNCTION, such as "
-                "rewards:is_right for a function in rewards.py"
-            ) from error
-    return functions[0] if len(functions) == 1 else functions
 
 
 def _show(result: TextEvaluation, when: str) -> float:
@@ -331,57 +280,10 @@ def _show(result: TextEvaluation, when: str) -> float:
     n_right, n = sum(info["is_success"] for info in result.answers), len(result.answers)
     say(Text(when, "bold"), f": {n_right} of {n} answers are right ({result.accuracy:.1%}), for example")
     rows = []
-    for info in result.answers[:_N_SHOWN]:
-        rows.append((Text(f"  {info['prompt']}{info['answer']}"), _colored(info["is_success"])))
+    for info in result.answers[:N_SHOWN]:
+        rows.append((Text(f"  {info['prompt']}{info['answer']}"), colored(info["is_success"])))
     say_table(rows)
     return result.accuracy
-
-
-def _rewards(result: TextEvaluation) -> dict[str, float]:
-    """
-    :param result: how the policy answers
-    :return: mean reward, and that of each of its parts, if there are any
-    """
-    rows = [{"": info["episode"]["r"], **info.get("reward_parts", {})} for info in result.answers]
-    return pd.DataFrame(rows).mean().to_dict()
-
-
-def _write_answers(path: Path, result: TextEvaluation, when: str) -> None:
-    """
-    Add the answers to the table of all of them.
-
-    :param path: the table
-    :param result: how the policy answers the prompts, always the same ones
-    :param when: name of the columns
-    """
-    answers = [info["answer"] for info in result.answers]
-    new = pd.DataFrame({when: answers, f"right_{when}": [int(info["is_success"]) for info in result.answers]})
-    if path.exists():
-        table = pd.read_csv(path, keep_default_na=False)
-    else:
-        table = pd.DataFrame({name: [info[name] for info in result.answers] for name in ("prompt", "reference")})
-    # An earlier end of the run may have written them, too
-    pd.concat([table.drop(columns=new.columns, errors="ignore"), new], axis=1).to_csv(path, index=False)
-
-
-def _show_changes(path: Path) -> None:
-    """
-    Print some of the answers that were wrong and are right now, or the other way round.
-
-    :param path: the table of all answers
-    """
-    table = pd.read_csv(path, keep_default_na=False)
-    changed = table[table.right_before != table.right_after]
-    say(f"{len(changed)} answers have changed between right and wrong ({path}), for example")
-    rows = []
-    for row in changed.head(_N_SHOWN).itertuples():
-        answers = Text(f"{row.before!s:.40}"), Text("->"), Text(f"{row.after!s:.40}")
-        rows.append((Text(f"  {row.prompt!s}"[-60:]), *answers, _colored(bool(row.right_after))))
-    say_table(rows)
-
-
-def _colored(is_right: bool) -> Text:
-    return Text("right", "green") if is_right else Text("wrong", "red")
 
 
 def _begin(run: Run, setup: Setup) -> GRPO:
@@ -406,10 +308,10 @@ def _begin(run: Run, setup: Setup) -> GRPO:
     setup.test.points.append((0, before))
     task = {"prompts": rules.task.n_items, "max_answer_tokens": rules.max_answer_tokens, "n_envs": setup.env.num_envs}
     evaluation: dict[str, Any] = {"prompts": len(result.answers), "right_before": before, "right_after": None}
-    evaluation["rewards_before"] = _rewards(result)
+    evaluation["rewards_before"] = mean_rewards(result)
     run.write_config(task=task, evaluation=evaluation)
     if rank() == 0:
-        _write_answers(args.output / ANSWERS, result, "before")
+        write_answers(args.output / ANSWERS, result, "before")
     return model
 
 

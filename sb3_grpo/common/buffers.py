@@ -12,7 +12,7 @@ from stable_baselines3.common.preprocessing import get_action_dim
 
 from sb3_grpo.common.frames import FrameStore, StackedImages
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.groups.group import Episode, Group, normalised_outcomes
+from sb3_grpo.groups.group import Episode, Group, normalized_outcomes
 from sb3_grpo.starts.starts import SnapshotStart
 from sb3_grpo.utils.spaces import parts_of
 
@@ -170,8 +170,8 @@ class GroupBatch:
         is 0. Or in the policy's own format, and :class:`RecurrentSteps` if it has a memory
     :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
     :param states: (rows, \\*state_shape) what the policy remembered before each step; ``None`` if it has no memory
-    :param normalised_outcomes: (B, G) outcomes with each part of the last reward normalised, see :func:`normalised_outcomes`;
-        ``None`` if there are no parts
+    :param normalized_outcomes: (B, G) outcomes with each part of the last reward normalised, see :func:`normalized_outcomes`;
+        NaN where there are no parts
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -190,7 +190,7 @@ class GroupBatch:
     next_observations: Any
     action_masks: th.Tensor | None = None
     states: th.Tensor | None = None
-    normalised_outcomes: th.Tensor | None = None
+    normalized_outcomes: th.Tensor | None = None
 
     @property
     def has_sequences(self) -> bool:
@@ -473,7 +473,6 @@ class GroupRolloutBuffer:
             episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes
         ]
         unfinished = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
-        normalised = normalised_outcomes(groups)
         given = {name: self._tensor(self._flat(self._data[name])) for name in ("action_masks", "states") if name in self._data}
         return GroupBatch(
             observations=self._observations(episodes, rows),
@@ -486,7 +485,7 @@ class GroupRolloutBuffer:
             mask=self._tensor(np.arange(rewards.shape[1]) < n_steps[:, None]).view(*shape, -1),
             lengths=self._tensor(n_steps).view(shape),
             outcomes=self._tensor(np.array([episode.outcome for episode in episodes])).view(shape),
-            normalised_outcomes=None if normalised is None else normalised.to(self.device),
+            normalized_outcomes=normalized_outcomes(groups).to(self.device),
             truncated=self._tensor(np.array([episode.truncated for episode in episodes])).view(shape),
             elapsed=self._tensor(elapsed + n_used).view(shape),
             unfinished=th.as_tensor(unfinished, dtype=th.long, device=self.device),

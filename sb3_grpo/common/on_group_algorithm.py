@@ -96,6 +96,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     dynamic_sampling: bool | LiveFunction
     max_sampling_rounds: int | None
     unrelated_starts: bool
+    normalize_reward_parts: bool
     use_masking: bool
     start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None
     policy: ActorPolicy
@@ -363,6 +364,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             n_steps=self.n_steps,
             is_live=self.dynamic_sampling if callable(self.dynamic_sampling) else live_groups,
             only_live=bool(self.dynamic_sampling) and self.n_steps is None,
+            normalize_parts=self.normalize_reward_parts,
             use_masking=self.use_masking,
         )
 

@@ -30,7 +30,8 @@ class Episode:
     :param outcome: Undiscounted sum of the environment's own rewards
     :param truncated: Whether it was truncated by a time limit
     :param is_success: Whether it was a success, ``None`` if the environment does not say so
-    :param reward_parts: Name, value and weight of each part that the last reward is the sum of, if the environment says so
+    :param reward_parts: Value and weight, by name, of each part that the last reward is the weighted sum of, if the
+        environment says so
     :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
     :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
     :param next_state: State of the policy's memory with this observation, if it has a memory
@@ -113,14 +114,14 @@ def outcomes(groups: list[Group]) -> th.Tensor:
     return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
 
 
-def normalised_parts(parts: th.Tensor, weights: th.Tensor, eps: float = 1e-8) -> th.Tensor:
+def normalized_parts(parts: th.Tensor, weights: th.Tensor, eps: float = 1e-8) -> th.Tensor:
     """
     Outcome of several parts, each normalised in its group before they are added (GDPO, arXiv:2601.05242, sec. 3.1):
     ``sum_k w_k (r_ik - mean(r_k)) / std(r_k)``. Added first, members with different parts but the same sum would be equal, and
     the part with the largest spread would drown the others. A part that is the same for all members adds 0.
 
     :param parts: (B, G, K) parts of the outcome of each episode
-    :param weights: (B, G, K) or (K,) their weights
+    :param weights: (K,) their weights
     :param eps: added to the standard deviation
     :return: (B, G)
     """
@@ -128,19 +129,20 @@ def normalised_parts(parts: th.Tensor, weights: th.Tensor, eps: float = 1e-8) ->
     return (weights * deviations / (parts.std(1, keepdim=True) + eps)).sum(-1)
 
 
-def normalised_outcomes(groups: list[Group]) -> th.Tensor | None:
+def normalized_outcomes(groups: list[Group]) -> th.Tensor:
     """
     :param groups: B complete groups
-    :return: (B, G) the outcomes, in which each part of the last reward is normalised, see :func:`normalised_parts`. An episode
-        that lacks a part has 0 there. ``None`` if there are no parts
+    :return: (B, G) the outcomes, in which each part of the last reward is normalised, see :func:`normalized_parts`. An episode
+        that lacks a part has 0 there. NaN if no episode has parts
     """
     episodes = [episode for group in groups for episode in group.episodes]
-    names = sorted({name for episode in episodes for name in episode.reward_parts})
-    if not names:
-        return None
-    parts = [[episode.reward_parts.get(name, (0.0, 1.0)) for name in names] for episode in episodes]
-    values, weights = th.tensor(parts, dtype=th.float64).view(len(groups), -1, len(names), 2).unbind(-1)
-    return outcomes(groups) - (weights * values).sum(-1) + normalised_parts(values, weights)
+    weights = {name: weight for episode in episodes for name, (_, weight) in episode.reward_parts.items()}
+    if not weights:
+        return th.full_like(outcomes(groups), th.nan)
+    parts = [[episode.reward_parts.get(name, (0.0,))[0] for name in weights] for episode in episodes]
+    values, weight = th.tensor(parts, dtype=th.float64), th.tensor([*weights.values()], dtype=th.float64)
+    values = values.view(len(groups), -1, len(weights))
+    return outcomes(groups) - values @ weight + normalized_parts(values, weight)
 
 
 def live_groups(outcomes: th.Tensor) -> th.Tensor:
@@ -164,16 +166,21 @@ def live_groups(outcomes: th.Tensor) -> th.Tensor:
 LiveFunction = Callable[[th.Tensor], th.Tensor]
 
 
-def judge(groups: list[Group], is_live: LiveFunction) -> list[bool]:
+def judge(groups: list[Group], is_live: LiveFunction, normalize_parts: bool = False) -> list[bool]:
     """
     :param groups: B complete groups
     :param is_live: :func:`live_groups`, or a function with the same signature
+    :param normalize_parts: Whether outcomes are compared with their parts normalised
     :return: Whether there is something to learn from each of them
     :raises ValueError: if the function does not return (B,) booleans
     """
     if not groups:
         return []
-    live = is_live(outcomes(groups))
+    compared = outcomes(groups)
+    if normalize_parts:
+        normalized = normalized_outcomes(groups)
+        compared = th.where(normalized.isfinite(), normalized, compared)
+    live = is_live(compared)
     if not isinstance(live, th.Tensor) or live.dtype != th.bool or live.shape != (len(groups),):
         got = f"{live.dtype} of shape {tuple(live.shape)}" if isinstance(live, th.Tensor) else type(live).__name__
         raise ValueError(

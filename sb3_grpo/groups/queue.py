@@ -39,6 +39,7 @@ class GroupSettings(NamedTuple):
         ``None``: an update takes whole groups
     :param is_live: Selects the groups to learn from by their outcomes, see :func:`live_groups`
     :param only_live: Whether an update of whole groups learns from live ones only
+    :param normalize_parts: Whether outcomes are compared with their parts normalised
     :param use_masking: Whether to ask the environments for action masks
     """
 
@@ -49,6 +50,7 @@ class GroupSettings(NamedTuple):
     n_steps: int | None = None
     is_live: LiveFunction = live_groups
     only_live: bool = False
+    normalize_parts: bool = False
     use_masking: bool = True
 
 
@@ -196,7 +198,7 @@ class GroupQueue:
         :param groups: Complete groups
         :return: Whether there is something to learn from each of them
         """
-        return judge(groups, self.settings.is_live)
+        return judge(groups, self.settings.is_live, self.settings.normalize_parts)
 
     def ready(self) -> bool:
         """

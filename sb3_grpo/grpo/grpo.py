@@ -381,13 +381,14 @@ class GRPO(OnGroupAlgorithm):
         rewards, normalizer = batch.rewards, self._vec_normalize_env
         last = batch.lengths[..., None] - 1
         if self.normalize_reward_parts:
-            if batch.normalised_outcomes is None:
+            normalized = batch.normalized_outcomes
+            if normalized is None or (normalized.isnan() & ~batch.truncated).any():
                 raise ValueError(
                     "normalize_reward_parts=True, and the environment does not say what parts its rewards have: the info of "
-                    "the last step needs reward_parts, a dictionary of numbers, as with several reward functions."
+                    "the last step needs reward_parts, a dictionary of numbers, as with reward functions."
                 )
-            # GDPO: each part has the same spread
-            rewards = rewards.scatter_add(-1, last, (batch.normalised_outcomes - batch.outcomes)[..., None])
+            # GDPO: each part has the same spread. Unfinished answers may have no parts
+            rewards = rewards.scatter_add(-1, last, (normalized - batch.outcomes).nan_to_num()[..., None])
         if normalizer is not None and normalizer.norm_reward:
             # One scale for all rewards, in double precision (normalize_reward() would round): equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
@@ -413,7 +414,7 @@ class GRPO(OnGroupAlgorithm):
         values = self.value_regression.update(self.policy.state_features, batch, self.gamma)
         if values is not None:
             self.logger.record("train/regression_r2", r_squared(values.of_steps, values.targets))
-            # The same of what is left to be explained by the start: the advantages of first steps
+            # What is left to be explained by the start, from the first step on that the update has of each episode
             left = discounted_returns_to_go(values.residuals(batch, self.gamma), batch.mask, self.gamma * self.gae_lambda)
             self._note_start_share("start_share_left", left[batch.mask[..., 0].all(1), :, 0])
         return values

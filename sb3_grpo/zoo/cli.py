@@ -16,7 +16,7 @@ from rich.text import Text
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, assigned, find_env, is_own_error, say
+from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, parse_assignment, say
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
@@ -108,7 +108,7 @@ def _as_param(assignment: str) -> str:
     :param assignment: ``key=value``, as for ``--set``
     :return: the same for RL Zoo's ``-params``
     """
-    key, value = assigned(assignment)
+    key, value = parse_assignment(assignment)
     return f"{key}:{value!r}" if isinstance(value, str) else assignment.replace("=", ":", 1)
 
 

@@ -142,8 +142,9 @@ class GroupExperimentManager(ExperimentManager):
                 raise UsageError(f"-i {self.trained_agent}: a checkpoint of {begun_by}: write --algo {begun_by.lower()}")
             if self.custom_hyperparams or kwargs.get("config") or self.trial_id is not None:
                 raise UsageError(
-                    f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
-                    "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
+                    f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out --set, "
+                    "-params, --conf-file and --trial-id, or go on with a model that is in no checkpoint "
+                    "(rl_model_..._steps.zip)"
                 )
             self._entry = entry_of(self._resumed, self.env_name)
             self.seed = args.seed = self._resumed.manifest["seed"]
@@ -266,7 +267,7 @@ class GroupExperimentManager(ExperimentManager):
             shutil.rmtree(self._checkpoints, ignore_errors=True)
         elif isinstance(model, OnGroupAlgorithm):
             folder = shlex.quote(str(self._checkpoints))
-            say(f"To resume: run the same command with -i {folder}, without --set, -params and --conf-file")
+            say(f"To resume: run the same command with -i {folder}, without --preset, --set, -params and --conf-file")
 
     def drawn_env(self, render_mode: str | None) -> VecEnv:
         """
@@ -283,7 +284,7 @@ class GroupExperimentManager(ExperimentManager):
             self.vec_env_class, self.eval_env_kwargs = before
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
-        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")))
+        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs)
         if sampler_method != "tpe" or not defaults:
             return super()._create_sampler(sampler_method)
         return DefaultsFirst(defaults, n_startup_trials=self.n_startup_trials, seed=self.seed, multivariate=True)
@@ -341,8 +342,7 @@ class GroupExperimentManager(ExperimentManager):
         try:
             super().hyperparameters_optimization()
         except ValueError as error:
-            # Raised by Optuna: none is the best
-            if self._pruned_because is None:
+            if "No trials are completed" not in str(error) or self._pruned_because is None:
                 raise
             raise UsageError(
                 f"No trial has come to its end. The last one was pruned: {self._pruned_because}. Give the trials more steps "

@@ -45,11 +45,10 @@ _GRPO_DEFAULTS = {
     "n_groups_pow": 2,
     "loss_average": "episode",
     "overlong_filter": False,
+    "lstm_hidden_size": 256,
 }
-# With 16 copies, 2,048 steps per update
 _PPO_DEFAULTS = {
     "batch_size_pow": 6,
-    "n_steps_pow": 7,
     "one_minus_gamma": 0.01,
     "one_minus_gae_lambda": 0.05,
     "learning_rate": 3e-4,
@@ -67,16 +66,18 @@ _FIRST_TRIALS = {
 }
 
 
-def first_trial(algo: str, policy: str) -> dict[str, Any]:
+def first_trial(algo: str, policy: str, n_envs: int) -> dict[str, Any]:
     """
     :param algo: name of the algorithm, as in ``--algo``
     :param policy: name of the policy
-    :return: the first trial of a study as Optuna stores it, the defaults; empty if it is drawn like the others
+    :param n_envs: number of copies, which make 2,048 steps together in an update of PPO
+    :return: the first trial of a study as Optuna stores it, the defaults (of policies for images, as far as the space has
+        them); empty if it is drawn like the others
     """
     if algo not in _FIRST_TRIALS or policy in _TEXT_POLICIES:
         return {}
     if algo == "ppo":
-        return _PPO_DEFAULTS
+        return {**_PPO_DEFAULTS, "n_steps_pow": min(12, max(5, round(math.log2(2048 / n_envs))))}
     own = POLICIES[policy].default_arguments({}) if policy in POLICIES else {}  # type: ignore[attr-defined]
     return {**_FIRST_TRIALS[algo], **{name: own[name] for name in ("learning_rate", "n_epochs") if name in own}}
 

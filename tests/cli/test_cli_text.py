@@ -141,6 +141,7 @@ def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model:
         (["--data", "a.csv"], "--data is for pretrained language models: give --model"),
         (["--model", "tiny", "--task", "capitals", "--data", "a.csv"], "--task has no use with --data"),
         (["--model", "tiny", "--answer-key", "solution"], "--answer-key needs --data"),
+        (["--model", "tiny", "--task", "a.jsonl"], "--task a.jsonl is a file: write --data a.jsonl"),
         (["--model", "no/such/folder"], "--model no/such/folder: "),
         (["--model", "tiny", "--task", "capital"], "There is no task 'capital', did you mean 'capitals'?"),
         (["--model", "tiny", "--task", "capitals", "--digits", "2"], "--digits is for sums, and --task capitals has none"),
@@ -177,8 +178,26 @@ def test_ones_own_data_and_reward_functions(language_model: str, capsys: pytest.
     assert "Mean reward is_near" in printed and "answers have changed between right and wrong" in printed
     table = pd.read_csv("out/answers.csv", keep_default_na=False)
     assert [*table] == ["prompt", "reference", "before", "right_before", "after", "right_after"] and len(table) == 1
-    assert main(["text", "--model", language_model, *options[:-4], "--verifier", "rewards:is_wrong"]) == 2
-    assert "--verifier rewards:is_wrong is not the name of a function" in " ".join(capsys.readouterr().err.split())
+    for wrong in ("rewards:is_wrong", "rewords:is_digit", "is_digit"):
+        assert main(["text", "--model", language_model, *options[:-4], "--verifier", wrong]) == 2
+        assert f"--verifier {wrong}: " in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_on_ones_own_data_is_resumed_from_another_folder(language_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine").mkdir()
+    Path("mine/own_rewards.py").write_text(REWARDS)
+    Path("mine/sums.csv").write_text("prompt,answer,next\n" + "".join(f"{i}+1=,0{i + 1},{i + 1}\n" for i in range(10)))
+    language_model = str(Path(language_model).resolve())
+    monkeypatch.chdir("mine")
+    options = ["--data", "sums.csv", "--verifier", "own_rewards:is_digit", "--max-answer-tokens", "4", "--output", "../out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(GRPO, "train", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(["text", "--model", language_model, "--timesteps", "300", *options]) == 130
+    monkeypatch.chdir("..")
+    assert main(["text", "--resume", "out"]) == 0
+    table = pd.read_csv("out/answers.csv", dtype=str)
+    assert [*table] == ["prompt", "reference", "before", "right_before", "after", "right_after"]
+    assert set(table.reference) <= {f"0{i + 1}" for i in range(10)}, "texts, not numbers"
 
 
 @pytest.mark.slow

@@ -299,7 +299,7 @@ class Rows:
 def test_rows_of_data_sets() -> None:
     task = make_task(Rows(), prompt_key="question", answer_key="solution")
     assert isinstance(task, PairsTask) and task.n_items == 2
-    assert task.item(1) == Item([{"role": "user", "content": "1+1="}], "2", {"source": "me", "solution": 2})
+    assert task.item(1) == Item([{"role": "user", "content": "1+1="}], "2", {"solution": 2, "source": "me"})
     with pytest.raises(ValueError, match=r"Pair 0 has no 'prompt', only 'question', 'solution', 'source'. Name the keys"):
         make_task(Rows())
     with pytest.raises(TypeError, match="one split of a data set"):

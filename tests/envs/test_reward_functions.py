@@ -7,8 +7,9 @@ import pytest
 import torch as th
 
 from sb3_grpo import DAPO, GRPO, presets
-from sb3_grpo.envs import CharTokenizer, Item, Reply, RewardFunctions, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
-from sb3_grpo.groups.group import normalised_parts
+from sb3_grpo.envs import CharTokenizer, Item, Reply, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs.verifiers.scores import RewardFunctions
+from sb3_grpo.groups.group import Episode, Group, normalized_outcomes, normalized_parts
 
 SUMS = [("3+4=", "7"), ("1+1=", "2"), ("2+4=", "6")]
 
@@ -37,6 +38,7 @@ def play(env: VerifierTextEnv, answers: str, item: int = 0) -> list[tuple[float,
 def test_a_reward_function_is_a_verifier() -> None:
     env = VerifierTextEnv(SUMS, verifier=is_right, max_answer_tokens=3)
     assert [play(env, answer, item)[-1][0] for answer, item in (("7.", 0), ("6.", 0), ("6.", 2))] == [1.0, 0.0, 1.0]
+    assert play(env, "7.")[-1][1]["reward_parts"] == {"is_right": 1.0}
     reward, info = play(env, "2.", 1)[-1]
     assert reward == 0.0 and "reward_parts" not in info, "None: it does not apply"
     env.close()
@@ -49,6 +51,7 @@ def test_several_reward_functions_are_parts_with_weights() -> None:
         reward, info = play(env, "7.")[-1]
         assert reward == info["verdict"] == 2.5 and info["is_success"]
         assert info["reward_parts"] == {"is_digit": 1.0, "is_right": 1.0}
+        assert not play(env, "6.")[-1][1]["is_success"], "a success: each function gives 1"
         assert play(env, "+.")[-1][0] == -1.5, "no limits"
         assert play(env, "+.", 1)[-1][1]["reward_parts"] == {"is_digit": -3.0}
         env.close()
@@ -75,7 +78,8 @@ def test_messages_are_completed_by_messages() -> None:
         return [float(completions == [[{"role": "assistant", "content": "aa"}]])]
 
     columns = {"answer": 3}
-    assert RewardFunctions([seen])(["aa"], [([{"role": "user", "content": "a"}], columns)]) == [1.0]
+    rewards = RewardFunctions([seen], columns)(["aa"], [([{"role": "user", "content": "a"}], columns)])
+    assert rewards == [{"seen": 1.0}]
 
 
 def test_programs_run_with_a_limit() -> None:
@@ -120,7 +124,6 @@ def test_unfinished_answers_are_rewarded_as_they_are() -> None:
         (lambda completions, **columns: 1.0, "was given 1 completions and returned 1.0, not a list"),
         (lambda completions, **columns: ["good"], "'good', not a number"),
         (lambda completions, **columns: [float("nan")], "nan, not a finite number"),
-        (lambda completions: [1.0], "unexpected keyword argument 'prompts'"),
     ],
 )
 def test_wrong_rewards_are_named_with_the_answer(function: Any, message: str) -> None:
@@ -129,6 +132,53 @@ def test_wrong_rewards_are_named_with_the_answer(function: Any, message: str) ->
         with pytest.raises(VerifierError, match=f"(?s)lambda.*{message}.*Prompt: '3\\+4='\nAnswer: '6'"):
             play(env, "6.")
         env.close()
+
+
+def test_a_function_may_take_what_it_needs() -> None:
+    rows = [{"prompt": "3+4=", "level": 2.0}, {"prompt": "1+1=", "answer": "2"}]
+    levels = lambda level, completions: [each or 0.0 for each in level]  # noqa: E731
+    for functions, rewards in (
+        (lambda completions: [1.0], (1.0, 1.0)),
+        (lambda **given: given["level"], (2.0, 0.0)),
+        (levels, (2.0, 0.0)),
+    ):
+        env = VerifierTextEnv(rows, verifier=functions, max_answer_tokens=3)
+        assert tuple(play(env, "2.", item)[-1][0] for item in (0, 1)) == rewards
+        env.close()
+    with pytest.raises(ValueError, match="f needs 'solution', and the data have 'answer', 'level'"):
+        VerifierTextEnv(rows, verifier=named_f(), max_answer_tokens=3)
+
+    async def slow(completions: list[str]) -> list[float]:
+        return []
+
+    with pytest.raises(ValueError, match="slow is asynchronous"):
+        VerifierTextEnv(rows, verifier=slow)
+
+
+def named_f() -> Any:
+    def f(completions: list[str], solution: list[str]) -> list[float]:
+        return []
+
+    return f
+
+
+def test_one_that_hangs_takes_the_time_limit_of_one() -> None:
+    def hangs(completions: list[str], **columns: Any) -> list[float]:
+        if "7" in completions:
+            while True:
+                pass
+        return [1.0] * len(completions)
+
+    env = VerifierTextVecEnv(
+        6, task=SUMS, verifier=hangs, max_answer_tokens=3, verifier_timeout=1.0, on_verifier_error="zero", score_range=(-1, 1)
+    )
+    env.reset()
+    seven, end = env.rules.tokenizer.encode("7")[0], env.rules.tokenizer.eos_id
+    env.step(np.array([0, seven, 0, 0, 0, 0]))
+    with pytest.warns(UserWarning, match="did not finish within 1 s"):
+        *_, infos = env.step(np.full(6, end))
+    assert [info["verdict"] for info in infos] == [1.0, -1.0, 1.0, 1.0, 1.0, 1.0], "the smallest score"
+    env.close()
 
 
 def test_an_answer_that_fails_does_not_fail_the_others() -> None:
@@ -160,9 +210,26 @@ def test_a_verifier_may_return_parts() -> None:
     with pytest.raises(VerifierError, match=r"returned 1.8: scores are from 0 .*other limits with score_range=\(0, 1.8\)"):
         play(env, "7.")
     env.close()
-    settings = {"reward_weights": {"right": 2.0}, "score_range": (0, 1.8), "success_score": 1.8}
+    settings = {"reward_weights": {"right": 2.0}, "score_range": (0, 1.8)}
     env = VerifierTextEnv(SUMS, verifier=verifier, max_answer_tokens=3, **settings)
     assert play(env, "7.")[-1][1]["is_success"] and not play(env, "6.")[-1][1]["is_success"]
+    env.close()
+    env = VerifierTextEnv(SUMS, verifier=lambda answer, reference: 1.0, reward_weights={"right": 2.0}, max_answer_tokens=3)
+    with pytest.raises(VerifierError, match=r"returned 1\.0, and reward_weights needs a dictionary of parts"):
+        play(env, "7.")
+    env.close()
+
+
+def test_all_parts_are_a_success_whatever_the_weights() -> None:
+    weights = {"a": 0.7, "b": 0.2, "c": 0.1}
+    env = VerifierTextEnv(SUMS, verifier=lambda answer, reference: dict.fromkeys("abc", 1), reward_weights=weights)
+    assert play(env, "7.")[-1][1]["is_success"]
+    env.close()
+
+
+def test_unfinished_answers_have_the_smallest_score() -> None:
+    env = VerifierTextEnv(SUMS, verifier=lambda answer, reference: -1.0, score_range=(-1, 1), max_answer_tokens=2)
+    assert play(env, "77")[-1][0] == play(env, "7.")[-1][0] == -1.0
     env.close()
 
 
@@ -178,6 +245,7 @@ def test_a_verifier_may_return_parts() -> None:
         ({"reward_weights": [1.0]}, r"has to be a dictionary, such as \{'format': 0.2\}"),
         ({"verifier": is_digit, "score_range": (1, 0)}, "a pair of numbers, the smallest and the largest score"),
         ({"score_range": (0, 2), "success_score": 3.0}, "success_score=3.0 has to be above 0 and at most 2"),
+        ({"reward_weights": 0.5}, "reward_weights=0.5 has to be a dictionary"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
@@ -230,12 +298,12 @@ def test_parts_are_normalised_before_they_are_added() -> None:
     # One part is worth a hundred times as much as the other; the third is the same for all
     parts = th.tensor([[[0.0, 100.0, 0.1], [1.0, 0.0, 0.1], [0.0, 0.0, 0.1]]], dtype=th.float64)
     weights = th.tensor([1.0, 1.0, 5.0], dtype=th.float64)
-    found = normalised_parts(parts, weights)
+    found = normalized_parts(parts, weights)
     a, b = 2 / 3 / 3**-0.5, -1 / 3 / 3**-0.5
     th.testing.assert_close(found, th.tensor([[a + b, a + b, 2 * b]], dtype=th.float64), atol=1e-6, rtol=0)
-    doubled = normalised_parts(parts, th.tensor([2.0, 1.0, 5.0], dtype=th.float64))
+    doubled = normalized_parts(parts, th.tensor([2.0, 1.0, 5.0], dtype=th.float64))
     th.testing.assert_close(doubled, th.tensor([[2 * b + a, 2 * a + b, 3 * b]], dtype=th.float64), atol=1e-6, rtol=0)
-    assert not normalised_parts(parts[:, :1].expand(1, 4, 3), weights).any()
+    assert not normalized_parts(parts[:, :1].expand(1, 4, 3), weights).any()
 
 
 def test_gdpo_learns_from_the_parts_and_logs_them() -> None:
@@ -250,7 +318,73 @@ def test_gdpo_learns_from_the_parts_and_logs_them() -> None:
     judged = model._judge(model.batch, None)
     rewards = model._rewards(model.batch)
     assert judged.batch.outcomes.max() > 50 and rewards.sum(-1).abs().max() < 10
-    th.testing.assert_close(rewards.sum(-1), model.batch.normalised_outcomes)
+    th.testing.assert_close(rewards.sum(-1), model.batch.normalized_outcomes)
+    env.close()
+
+
+class Parts(Task):
+    """The first letter is one part of the score, the second another: a right first one excludes a right second one."""
+
+    n_items = 1
+    trusted = True
+
+    def item(self, index: int) -> Item:
+        return Item("a", "")
+
+    def score(self, answer: str, item: Item) -> dict[str, float]:
+        first = float(answer[:1] == "a")
+        return {"first": first, "second": 1.0 - first}
+
+    def alphabet(self) -> str:
+        return "ab"
+
+
+@pytest.mark.parametrize("rewards", [(1.0, 0.0), (2.0, -3.0)])
+def test_dapo_learns_where_only_the_parts_differ(rewards: tuple[float, float]) -> None:
+    # All sums are 1
+    values = {"reward_correct": rewards[0], "reward_wrong": rewards[1], "reward_weights": {"first": 0.5, "second": 0.5}}
+    env = VerifierTextVecEnv(16, seed=0, task=Parts(), max_answer_tokens=2, truncate=False, **values)
+    settings = {
+        "n_groups": 2,
+        "group_size": 8,
+        "advantage": "outcome",
+        "policy_kwargs": {"width": 16},
+        "seed": 0,
+        "device": "cpu",
+    }
+    assert GRPO("TokenPolicy", env, **settings).learn(1)._n_updates > 0
+    for normalize, n_live in ((False, 0), (True, 2)):
+        model = DAPO("TokenPolicy", env, max_sampling_rounds=1, normalize_reward_parts=normalize, **settings)
+        model.learn(1)
+        groups = 0 if model.batch is None else len(model.batch.lengths)
+        assert groups == n_live or not normalize
+        if normalize:
+            assert model.batch is not None
+            finished = ~model.batch.outcomes.eq(rewards[1])
+            values_there = model.batch.normalized_outcomes[finished]
+            assert values_there.abs().max() < 20, "nothing is left of the sum and its unit"
+    env.close()
+
+
+def test_a_missing_part_has_its_own_weight() -> None:
+    group = Group(0, None)
+    parts = [{"a": (1.0, 0.2)}, {"a": (1.0, 0.2)}, {}]
+    group.episodes = [
+        Episode(i, group, i, outcome=sum(v * w for v, w in each.values()), reward_parts=each) for i, each in enumerate(parts)
+    ]
+    spread = 3**-0.5
+    expected = [[0.2 * (1 / 3) / spread] * 2 + [0.2 * (-2 / 3) / spread]]
+    th.testing.assert_close(normalized_outcomes([group]), th.tensor(expected, dtype=th.float64), atol=1e-6, rtol=0)
+    group.episodes = [Episode(i, group, i) for i in range(3)]
+    assert normalized_outcomes([group]).isnan().all()
+
+
+def test_an_update_without_a_finished_answer_goes_on() -> None:
+    verifier = lambda answer, reference: {"format": 0.5, "right": 0.5 * (answer == reference)}  # noqa: E731
+    env = VerifierTextVecEnv(8, seed=0, task=SUMS, verifier=verifier, max_answer_tokens=1)
+    settings = {"n_groups": 1, "group_size": 8, "advantage": "outcome", "policy_kwargs": {"width": 16}, "device": "cpu"}
+    model = GRPO("TokenPolicy", env, seed=3, normalize_reward_parts=True, **settings).learn(40)
+    assert model.num_timesteps >= 40
     env.close()
 
 

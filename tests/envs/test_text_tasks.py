@@ -168,45 +168,62 @@ def test_pairs() -> None:
 def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "1+1", "answer": 2, "level": "easy"}\n\n{"prompt": "ü", "answer": "u"}\n', encoding="utf-8")
-    assert all_items(make_task(path)) == [Item("1+1", "2", {"level": "easy", "answer": 2}), Item("ü", "u")]
+    assert all_items(make_task(path)) == [Item("1+1", "2", {"answer": 2, "level": "easy"}), Item("ü", "u", {"answer": "u"})]
     assert make_task(str(path)).n_items == 2
     # Ends of lines to Python, not to JSON
     path.write_text('{"prompt": "a\u2028b\x85c", "answer": "d"}\r\n{"prompt": "e", "answer": "f"}', encoding="utf-8")
-    assert all_items(make_task(path)) == [Item("a\u2028b\x85c", "d"), Item("e", "f")]
+    assert all_items(make_task(path)) == [
+        Item("a\u2028b\x85c", "d", {"answer": "d"}),
+        Item("e", "f", {"answer": "f"}),
+    ]
     path.write_text('{"prompt": "ü", "answer": "u"}', encoding="utf-8-sig")
-    assert make_task(path).item(0) == Item("ü", "u")
+    assert make_task(path).item(0) == Item("ü", "u", {"answer": "u"})
     path.write_text('{"prompt": "ü", "answer": "u"}', encoding="latin-1")
     with pytest.raises(ValueError, match=r"questions.jsonl is not in UTF-8 .*save it with that encoding"):
         make_task(path)
     path.write_text('{"question": "1+1", "solution": "2"}\n')
-    assert make_task(path, prompt_key="question", answer_key="solution").item(0) == Item("1+1", "2")
+    assert make_task(path, prompt_key="question", answer_key="solution").item(0).answer == "2"
 
 
 def test_csv(tmp_path: Path) -> None:
-    path = tmp_path / "questions.csv"
+    path = tmp_path / "questions.CSV"
     path.write_text('prompt,answer,level\n"1+1, or\n2-0",02,easy\n\nü,u,\n', encoding="utf-8-sig")
-    assert all_items(make_task(path)) == [Item("1+1, or\n2-0", "02", {"level": "easy"}), Item("ü", "u", {"level": ""})]
-    for line in "a,b", "a,b,c,d":
-        path.write_text(f"prompt,answer,level\n{line}\n")
-        with pytest.raises(ValueError, match=r"questions.csv, line 2 has not as many values as the first line has names, 3"):
+    first = Item("1+1, or\n2-0", "02", {"answer": "02", "level": "easy"})
+    assert all_items(make_task(str(path))) == [first, Item("ü", "u", {"answer": "u", "level": ""})]
+    path.write_text(",prompt,answer\n0,1+1,2\n")
+    assert make_task(path).item(0).prompt == "1+1", "an index, as pandas writes it"
+    path.write_text("prompt,answer\na,b\nc,d,e\n")
+    with pytest.raises(ValueError, match=r"questions.CSV: .*line 3"):
+        make_task(path)
+    for text in ("", "prompt,answer\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"questions.CSV has no rows"):
             make_task(path)
+    with pytest.raises(TypeError, match=r"write PairsTask.from_file"):
+        PairsTask("questions.csv")
 
 
 def test_prompts_without_answers() -> None:
     rows = [{"prompt": "Say a", "letter": "a"}, {"prompt": "Say b", "letter": "b"}]
     assert all_items(make_task(rows)) == [Item("Say a", "", {"letter": "a"}), Item("Say b", "", {"letter": "b"})]
     assert all_items(make_task(["Say a", "Say b"])) == [Item("Say a", ""), Item("Say b", "")]
+    messages = [{"role": "user", "content": "Say a"}]
+    assert all_items(make_task([messages, messages])) == [Item(messages, "")] * 2
 
 
 def test_a_part_is_held_out() -> None:
-    task = PairsTask([{"prompt": f"{i}+1", "sum": i + 1} for i in range(10)], answer_key="sum")
+    class Lenient(PairsTask):
+        pass
+
+    task = Lenient([{"prompt": f"{i}+1", "sum": i + 1} for i in range(10)], answer_key="sum")
     parts = train, test = task.split(3)
-    assert (train.n_items, test.n_items) == (7, 3) and {part.answer_key for part in parts} == {"sum"}
+    assert (train.n_items, test.n_items) == (7, 3) and {type(part) for part in parts} == {Lenient}
+    assert {part.alphabet() for part in parts} == {task.alphabet()}, "a policy reads both"
     items = [item for part in parts for item in all_items(part)]
     assert sorted(items, key=lambda item: int(item.metadata["sum"])) == all_items(task)
     assert all_items(task.split(3)[1]) == all_items(test) != all_items(task.split(3, seed=1)[1])
-    for n_test in (0, 10):
-        with pytest.raises(ValueError, match=f"n_test={n_test} has to be from 1 to 9: there are 10 items"):
+    for n_test in (0, 10, True, 0.5):
+        with pytest.raises(ValueError, match="n_test must be"):
             task.split(n_test)
 
 

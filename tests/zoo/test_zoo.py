@@ -219,7 +219,7 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
 def test_no_trial_takes_more_steps_for_an_update_than_there_are() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(60):
-        trial = study.ask(fixed_distributions=None)
+        trial = study.ask()
         trial.set_user_attr("steps_per_copy", 1250)
         sampled = HYPERPARAMS_SAMPLER["grpo"](trial, 0, 1, {})
         assert sampled["n_steps"] is None or 4 * sampled["n_steps"] <= 1250

@@ -210,7 +210,7 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
     ("arguments", "message"),
     [
         ([], "--env is missing"),
-        (["--config", "clas"], "--config clas: comparisons that are ready are class, homework, lunch"),
+        (["--config", "clas"], "--config clas: ready-made comparisons are class, homework, lunch"),
         (["--config", "class", "--timesteps", "5"], "--timesteps and --config exclude each other: change a copy of"),
         (["--config", "no.yml"], "Cannot read no.yml"),
         (["--config", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
