@@ -14,9 +14,9 @@ from sb3_grpo.common.arguments import judges_whole_episodes
 from sb3_grpo.grpo.policies import POLICIES
 
 _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
-# Sizes of an update: the default, which grows with the run, or one of the units
-_UNITS = ("default", "n_steps", "n_groups")
-_NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
+# Sizes of an update: the default, which grows with the run, or n_steps
+_UNITS = ("default", "n_steps")
+_NET_ARCH = {"small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _LSTM_HIDDEN_SIZES = [16, 32, 64, 128, 256, 512]
 # Policies with their own network
@@ -39,7 +39,6 @@ _GRPO_DEFAULTS = {
     "net_arch": "small",
     "activation_fn": "tanh",
     "normalize_observations": False,
-    "advantage": "gae",
     "one_minus_gae_lambda": 0.05,
     "unit": "default",
     "n_groups_pow": 2,
@@ -101,40 +100,39 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
     if trial.user_attrs.get("policy") == _PRETRAINED_POLICY:
         return _suggest_pretrained(trial)
+    is_text = trial.user_attrs.get("policy") in _TEXT_POLICIES
     drawn = {
-        "group_size_pow": trial.suggest_int("group_size_pow", 1, 5),
-        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 5e-3, log=True),
+        "group_size_pow": trial.suggest_int("group_size_pow", 1, 6 if is_text else 4),
+        "learning_rate": trial.suggest_float("learning_rate", 5e-5, 3e-3, log=True),
         "lr_schedule": trial.suggest_categorical("lr_schedule", ["constant", "linear"]),
-        "n_epochs": trial.suggest_categorical("n_epochs", [1, 4, 10, 20]),
-        "batch_size_pow": trial.suggest_int("batch_size_pow", 6, 12),
-        "clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4]),
+        "n_epochs": trial.suggest_categorical("n_epochs", [4, 10, 20]),
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 7, 10),
+        "clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3]),
         # Above clip_range, so that "clip higher" never becomes "clip lower"
-        "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.04, 0.08, 0.16]),
-        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.1, log=True),
-        "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
+        "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.08, 0.16]),
+        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.001, 0.05, log=True),
+        "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
-        "policy_loss": trial.suggest_categorical("policy_loss", ["clip", "sapo", "cispo"]),
+        "policy_loss": trial.suggest_categorical("policy_loss", ["clip", "cispo"]),
     }
-    # Not "process": it is zero where all rewards are equal
-    advantages = ["return_to_go", "outcome"]
-    if trial.user_attrs.get("policy") not in _TEXT_POLICIES:
-        advantages = ["gae", *advantages]
+    if is_text:
+        # Not "process": it is zero where all rewards are equal
+        drawn["advantage"] = trial.suggest_categorical("advantage", ["return_to_go", "outcome"])
+    else:
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
         drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
         drawn["normalize_observations"] = trial.suggest_categorical("normalize_observations", [False, True])
+        drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.02, 0.2, log=True)
     if getattr(POLICIES.get(str(trial.user_attrs.get("policy"))), "is_recurrent", False):
         drawn["lstm_hidden_size"] = trial.suggest_categorical("lstm_hidden_size", _LSTM_HIDDEN_SIZES)
-    drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
-    if drawn["advantage"] == "gae":
-        drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
-        if not trial.user_attrs.get("whole_groups"):
-            drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
+    if is_text or trial.user_attrs.get("whole_groups"):
+        drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
+    else:
+        drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
     if drawn.get("unit") == "n_steps":
         # At least four updates
-        largest = int(math.log2(max(16, trial.user_attrs.get("steps_per_copy", 8192) / 4)))
-        drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 3, min(11, largest))
-    elif not _takes_steps(drawn):
-        drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
+        largest = int(math.log2(max(32, trial.user_attrs.get("steps_per_copy", 8192) / 4)))
+        drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 5, min(9, largest))
     return drawn
 
 
@@ -184,6 +182,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     for name in ("gamma", "gae_lambda"):
         if f"one_minus_{name}" in kwargs:
             kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
+    if "gae_lambda" in kwargs:
+        kwargs["advantage"] = "gae"
     kwargs["clip_range_high"] = kwargs["clip_range"] + kwargs.pop("clip_range_higher_by")
     if kwargs.pop("lr_schedule") == "linear":
         kwargs["learning_rate"] = f"lin_{kwargs['learning_rate']}"
@@ -231,7 +231,7 @@ def sample_dapo_params(trial: optuna.Trial, *unused: Any) -> dict[str, Any]:
     :param unused: what other algorithms' functions need
     :return: keyword arguments of DAPO
     """
-    drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}
+    drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4])}
     # Updates of n_steps use pieces of episodes, which no time limit truncates
     if not _takes_steps(drawn):
         drawn["overlong_filter"] = trial.suggest_categorical("overlong_filter", [False, True])

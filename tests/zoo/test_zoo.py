@@ -133,13 +133,12 @@ def test_benchmark_knows_the_algorithms_in_its_processes(trained: Path, capfd: p
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
-@pytest.mark.parametrize(
-    ("advantage", "unit", "normalized"), [("gae", "n_steps", True), ("gae", "n_groups", False), ("outcome", "n_groups", False)]
-)
-def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, normalized: bool) -> None:
-    fixed = {"advantage": advantage, "normalize_observations": normalized, "unit": unit}
+@pytest.mark.parametrize(("unit", "normalized"), [("default", True), ("n_steps", False), ("n_groups", False)])
+def test_trial_becomes_a_configuration(algo: str, unit: str, normalized: bool) -> None:
+    fixed = {"normalize_observations": normalized, **({} if unit == "n_groups" else {"unit": unit})}
     sampler = optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler(seed=0))
     trial = optuna.create_study(sampler=sampler).ask()
+    trial.set_user_attr("whole_groups", unit == "n_groups")
     sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
     converted = HYPERPARAMS_CONVERTER[algo](trial.params)
     rate = converted.pop("learning_rate")
@@ -149,12 +148,12 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, nor
     assert converted["clip_range_high"] >= converted["clip_range"]
     policy_kwargs = converted["policy_kwargs"]
     assert policy_kwargs["normalize_observations"] is normalized
-    assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
+    assert converted["advantage"] == "gae" and "gae_lambda" in trial.user_attrs
     # Whatever the entry says
     whole = {"loss_average": "episode", "overlong_filter": True}
     entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole
     model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
-    assert (model.n_steps is None, model.n_groups is None) == (unit != "n_steps", unit == "n_steps")
+    assert (model.n_steps is None, model.n_groups is None) == ((True, False) if unit == "n_groups" else (False, True))
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
@@ -170,7 +169,7 @@ def test_a_pretrained_model_has_a_search_space_of_its_own(algo: str) -> None:
 
 @pytest.mark.parametrize("policy", ["MlpLstmPolicy", "MlpPolicy"])
 def test_the_size_of_the_memory_is_searched(policy: str) -> None:
-    fixed = {"advantage": "gae", "unit": "n_steps", "lstm_hidden_size": 16}
+    fixed = {"unit": "n_steps", "lstm_hidden_size": 16}
     trial = optuna.create_study(sampler=optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler())).ask()
     trial.set_user_attr("policy", policy)
     sampled = HYPERPARAMS_SAMPLER["grpo"](trial, 0, 1, {})
@@ -182,7 +181,7 @@ def test_the_size_of_the_memory_is_searched(policy: str) -> None:
 def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
     study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
     # Small enough for an update
-    small = {"group_size_pow": 1, "advantage": "gae", "unit": "n_groups", "n_groups_pow": 1}
+    small = {"group_size_pow": 1, "unit": "n_steps", "n_steps_pow": 5}
     optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(small)
     assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", algo=algo) == 0
     trial = optuna.load_study(study_name="study", storage="sqlite:///trials.db").trials[0]
