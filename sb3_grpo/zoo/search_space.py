@@ -103,10 +103,10 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     is_text = trial.user_attrs.get("policy") in _TEXT_POLICIES
     drawn = {
         "group_size_pow": trial.suggest_int("group_size_pow", 1, 6 if is_text else 4),
-        "learning_rate": trial.suggest_float("learning_rate", 5e-5, 3e-3, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 3e-3, log=True),
         "lr_schedule": trial.suggest_categorical("lr_schedule", ["constant", "linear"]),
         "n_epochs": trial.suggest_categorical("n_epochs", [4, 10, 20]),
-        "batch_size_pow": trial.suggest_int("batch_size_pow", 7, 10),
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 6, 10),
         "clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3]),
         # Above clip_range, so that "clip higher" never becomes "clip lower"
         "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.08, 0.16]),
