@@ -113,7 +113,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.001, 0.05, log=True),
         "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
-        "policy_loss": trial.suggest_categorical("policy_loss", ["clip", "cispo"]),
+        "policy_loss": trial.suggest_categorical("policy_loss", ["clip", "sapo", "cispo"]),
     }
     if is_text:
         # Not "process": it is zero where all rewards are equal
