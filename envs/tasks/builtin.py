@@ -1,6 +1,7 @@
 """Built-in tasks: arithmetic, pairs of prompt and answer, capitals, guessing a number, and a calculator."""
 
 import copy
+import csv
 import difflib
 import json
 import operator
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Task, is_prompt
 from sb3_grpo.envs.tasks.calculator import CALCULATOR_ERROR, MAX_RESULT, calculate
@@ -232,14 +232,21 @@ def _csv_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     :param path: A file with names in the first line
     :return: Where each row is, and its values, all of them texts
     """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
-    except pd.errors.ParserError as error:
-        raise ValueError(f"{path}: {error}") from None
-    except pd.errors.EmptyDataError:
-        return
-    for number, row in enumerate(table.to_dict("records"), start=1):
-        yield f"{path}, row {number}", row
+    # The end of a line is left to csv; some editors begin a file with a byte order mark
+    with open(path, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        names = list(reader.fieldnames or ())
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path} has {max(names, key=names.count)!r} more than once in its first line")
+        try:
+            for row in reader:
+                where = f"{path}, line {reader.line_num}"
+                if None in row or None in row.values():
+                    raise ValueError(f"{where} has not as many values as the first line has names, {len(names)}")
+                row.pop("", None)  # an index, as pandas writes it
+                yield where, row
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
 
 
 def _json_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:

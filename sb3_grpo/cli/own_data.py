@@ -1,13 +1,14 @@
 """``sb3-grpo text --data``: one's own prompts and reward functions, and the table of all answers."""
 
 import argparse
+import csv
 import importlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 from rich.text import Text
 
 from sb3_grpo.cli.runs import positive, say_table
@@ -106,43 +107,47 @@ def mean_rewards(result: TextEvaluation) -> dict[str, float]:
     :return: mean reward, and that of each of its parts, if there are any
     """
     rows = [{"": info["episode"]["r"], **info.get("reward_parts", {})} for info in result.answers]
-    return pd.DataFrame(rows).mean().to_dict()
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
-def write_answers(path: Path, result: TextEvaluation, when: str) -> pd.DataFrame:
+def write_answers(path: Path, result: TextEvaluation, when: str) -> list[dict[str, str]]:
     """
     Add the answers to the table of all of them.
 
     :param path: the table
     :param result: how the policy answers the prompts, always the same ones
     :param when: name of the columns
-    :return: the table
+    :return: its rows
     """
-    answers = result.answers
     if path.exists():
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        with path.open(encoding="utf-8", newline="") as file:
+            rows: list[dict[str, str]] = [*csv.DictReader(file)]
     else:
-        table = pd.DataFrame({name: [info[name] for info in answers] for name in ("prompt", "reference")})
-    table[when] = [info["answer"] for info in answers]
-    table[f"right_{when}"] = [str(int(info["is_success"])) for info in answers]
-    table.to_csv(path, index=False)
-    return table
+        rows = [{"prompt": str(info["prompt"]), "reference": info["reference"]} for info in result.answers]
+    for row, info in zip(rows, result.answers, strict=True):
+        row |= {when: info["answer"], f"right_{when}": str(int(info["is_success"]))}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
 
 
-def show_changes(table: pd.DataFrame, path: Path) -> None:
+def show_changes(rows: list[dict[str, str]], path: Path) -> None:
     """
     Print some of the answers that were wrong and are right now, or the other way round.
 
-    :param table: the table of all answers
+    :param rows: the rows of the table of all answers
     :param path: where it is
     """
-    changed = table[table.right_before != table.right_after]
+    changed = [row for row in rows if row["right_before"] != row["right_after"]]
     say(f"{len(changed)} answers have changed between right and wrong ({path}), for example")
-    rows = []
-    for row in changed.head(N_SHOWN).itertuples():
-        answers = Text(f"{row.before!s:.40}"), Text("->"), Text(f"{row.after!s:.40}")
-        rows.append((Text(f"  {row.prompt!s}"[-60:]), *answers, colored(row.right_after == "1")))
-    say_table(rows)
+    shown = []
+    for row in changed[:N_SHOWN]:
+        answers = Text(f"{row['before']:.40}"), Text("->"), Text(f"{row['after']:.40}")
+        shown.append((Text(f"  {row['prompt']}"[-60:]), *answers, colored(row["right_after"] == "1")))
+    say_table(shown)
 
 
 def colored(is_right: bool) -> Text:

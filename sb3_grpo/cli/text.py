@@ -169,21 +169,21 @@ def _text(args: argparse.Namespace) -> int:
     result = setup.test.latest if is_last else setup.test.evaluate(model.policy)
     assert result is not None
     after = _show(result, "After training")
-    table = write_answers(args.output / ANSWERS, result, "after")
-    if "before" in table:
-        show_changes(table, args.output / ANSWERS)
+    rows = write_answers(args.output / ANSWERS, result, "after")
+    if "before" in rows[0]:
+        show_changes(rows, args.output / ANSWERS)
     if not is_last:
         setup.test.points.append((run.steps, after))
     setup.test.eval_env.close()
     evaluation = {**run.config["evaluation"], "right_after": after, "rewards_after": mean_rewards(result)}
     run.write_config(evaluation=evaluation)
     _save_curve(args.output / "curve.png", run.title, setup.test.points)
-    rows = [("Right answers", f"{evaluation['right_before']:.1%} before, {after:.1%} after")]
+    shown = [("Right answers", f"{evaluation['right_before']:.1%} before, {after:.1%} after")]
     if args.verifier:
         for name, reward in evaluation["rewards_after"].items():
             before = evaluation["rewards_before"].get(name, float("nan"))
-            rows.append((f"Mean reward {name}".rstrip(), f"{before:.3g} before, {reward:.3g} after"))
-    return run.finish(rows, unit="tokens")
+            shown.append((f"Mean reward {name}".rstrip(), f"{before:.3g} before, {reward:.3g} after"))
+    return run.finish(shown, unit="tokens")
 
 
 def _small(args: argparse.Namespace) -> Setup:

@@ -192,8 +192,15 @@ def test_csv(tmp_path: Path) -> None:
     assert all_items(make_task(str(path))) == [first, Item("ü", "u", {"answer": "u", "level": ""})]
     path.write_text(",prompt,answer\n0,1+1,2\n")
     assert make_task(path).item(0).prompt == "1+1", "an index, as pandas writes it"
-    path.write_text("prompt,answer\na,b\nc,d,e\n")
-    with pytest.raises(ValueError, match=r"questions.CSV: .*line 3"):
+    for line in "a,b", "a,b,c,d":
+        path.write_text(f"prompt,answer,level\n{line}\n")
+        with pytest.raises(ValueError, match=r"questions.CSV, line 2 has not as many values as the first line has names, 3"):
+            make_task(path)
+    path.write_text("prompt,answer,answer\na,b,c\n")
+    with pytest.raises(ValueError, match=r"questions.CSV has 'answer' more than once in its first line"):
+        make_task(path)
+    path.write_text(f"prompt,answer\na,{'b' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"questions.CSV, line 1: field larger than field limit"):
         make_task(path)
     for text in ("", "prompt,answer\n"):
         path.write_text(text)

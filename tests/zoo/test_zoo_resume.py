@@ -98,7 +98,7 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     Path("empty").mkdir()
     for arguments, message in (
         (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
-        (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out -params, --conf-file and --trial-id"),
+        (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out --set, -params, --conf-file and --trial-id"),
         (["-i", str(CHECKPOINTS), "--algo", "grpo"], "a checkpoint of DAPO: write --algo dapo"),
         (["-i", str(CHECKPOINTS), "--algo", "ppo"], "a checkpoint of DAPO: write --algo dapo"),
         (["-i", str(CHECKPOINTS), "--env", "Acrobot-v1"], "The environment is not that of the run"),
