@@ -44,7 +44,7 @@ def curves() -> str:
     runs = _runs()
     with figure_of("language_model", 2, 2, figsize=(6.4, 4.6), sharey=True) as (figure, grid):
         for axes, task in zip(grid.flat, ONE_TURN, strict=False):
-            for variant in learning.VARIANTS:
+            for variant in (each for each in learning.VARIANTS if each in NAMES):
                 look = style(variant, [*NAMES])
                 _draw(axes, runs[task, variant], _TOKENS, 1000, label=NAMES[variant], **look)
             axes.set(title=task.replace("_", " "), xlabel="thousand tokens")
