@@ -1,5 +1,6 @@
 """Scores of several parts, reward functions as TRL has them, and rewards for single turns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch as th
 from sb3_grpo import DAPO, GRPO, presets
 from sb3_grpo.envs import CharTokenizer, Item, Reply, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.scores import RewardFunctions
-from sb3_grpo.groups.group import Episode, Group, normalized_outcomes, normalized_parts
+from sb3_grpo.groups.group import Episode, Group, judge, live_groups, normalized_outcomes, normalized_parts
+from sb3_grpo.groups.queue import GroupQueue
 
 SUMS = [("3+4=", "7"), ("1+1=", "2"), ("2+4=", "6")]
 
@@ -322,47 +324,26 @@ def test_gdpo_learns_from_the_parts_and_logs_them() -> None:
     env.close()
 
 
-class Parts(Task):
-    """The first letter is one part of the score, the second another: a right first one excludes a right second one."""
-
-    n_items = 1
-    trusted = True
-
-    def item(self, index: int) -> Item:
-        return Item("a", "")
-
-    def score(self, answer: str, item: Item) -> dict[str, float]:
-        first = float(answer[:1] == "a")
-        return {"first": first, "second": 1.0 - first}
-
-    def alphabet(self) -> str:
-        return "ab"
+def test_dapo_keeps_groups_in_which_only_the_parts_differ() -> None:
+    group = Group(0, None)
+    for place, parts in enumerate([{"a": (1.0, 1.0), "b": (0.0, 1.0)}, {"a": (0.0, 1.0), "b": (1.0, 1.0)}]):
+        group.episodes.append(Episode(place, group, place, outcome=1.0, reward_parts=parts))
+    model = DAPO("MlpPolicy", "CartPole-v1", n_groups=2, normalize_reward_parts=True, device="cpu")
+    assert judge([group], live_groups) == [False]
+    # As one part outweighs the other in neither, the sums of the normalised parts are equal as well
+    assert judge([group], live_groups, normalize_parts=True) == [False]
+    group.episodes[0].reward_parts["b"] = (0.0, 2.0)
+    group.episodes[1].reward_parts["b"] = (0.5, 2.0)
+    assert judge([group], live_groups) == [False]
+    queue: Any = SimpleNamespace(settings=model._group_settings)
+    assert GroupQueue.live(queue, [group]) == [True]
 
 
-@pytest.mark.parametrize("rewards", [(1.0, 0.0), (2.0, -3.0)])
-def test_dapo_learns_where_only_the_parts_differ(rewards: tuple[float, float]) -> None:
-    # All sums are 1
-    values = {"reward_correct": rewards[0], "reward_wrong": rewards[1], "reward_weights": {"first": 0.5, "second": 0.5}}
-    env = VerifierTextVecEnv(16, seed=0, task=Parts(), max_answer_tokens=2, truncate=False, **values)
-    settings = {
-        "n_groups": 2,
-        "group_size": 8,
-        "advantage": "outcome",
-        "policy_kwargs": {"width": 16},
-        "seed": 0,
-        "device": "cpu",
-    }
-    assert GRPO("TokenPolicy", env, **settings).learn(1)._n_updates > 0
-    for normalize, n_live in ((False, 0), (True, 2)):
-        model = DAPO("TokenPolicy", env, max_sampling_rounds=1, normalize_reward_parts=normalize, **settings)
-        model.learn(1)
-        groups = 0 if model.batch is None else len(model.batch.lengths)
-        assert groups == n_live or not normalize
-        if normalize:
-            assert model.batch is not None
-            finished = ~model.batch.outcomes.eq(rewards[1])
-            values_there = model.batch.normalized_outcomes[finished]
-            assert values_there.abs().max() < 20, "nothing is left of the sum and its unit"
+def test_parts_have_the_unit_of_the_reward() -> None:
+    settings: dict[str, Any] = {"verifier": [is_digit, is_right], "reward_weights": [0.5, 2.0], "max_answer_tokens": 3}
+    env = VerifierTextEnv(SUMS, reward_correct=2.0, reward_wrong=-1.0, **settings)
+    reward, info = play(env, "7.")[-1]
+    assert info["reward_weights"] == {"is_digit": 1.5, "is_right": 6.0} and reward == -1.0 + 1.5 + 6.0
     env.close()
 
 
