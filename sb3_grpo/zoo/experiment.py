@@ -20,8 +20,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.checkpoint.callback_states import callback_states
 from sb3_grpo.checkpoint.folder import is_checkpoint, newest_checkpoint
+from sb3_grpo.common.arguments import STEPS_PER_UPDATE
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, policy_for, say
+from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
@@ -136,6 +138,7 @@ class GroupExperimentManager(ExperimentManager):
         # Of a search: trials of this process, when they began, those that had ended before, and why the last one was pruned
         self._n_tried, self._begun, self._n_before = 0, 0.0, 0
         self._pruned_because: str | None = None
+        self._normalizes = False
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
             if begun_by != self._algorithm.__name__:
@@ -223,7 +226,9 @@ class GroupExperimentManager(ExperimentManager):
     def _preprocess_action_noise(
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
     ) -> dict[str, Any]:
-        # The first place where the observations are known
+        # The first place where the spaces are known. Continuous actions: as the algorithms have it by default
+        continuous = isinstance(env.action_space, gym.spaces.Box)
+        self._normalizes = continuous and not self.normalize and self.n_envs <= STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
         policy = str(hyperparams.get("policy"))
         if policy.startswith("Mlp") and self._takes_default_policy():
             kind = policy_for(env.observation_space).removesuffix("Policy")
@@ -284,7 +289,7 @@ class GroupExperimentManager(ExperimentManager):
             self.vec_env_class, self.eval_env_kwargs = before
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
-        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs)
+        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs, self._normalizes)
         if sampler_method != "tpe" or not defaults:
             return super()._create_sampler(sampler_method)
         return DefaultsFirst(defaults, n_startup_trials=self.n_startup_trials, seed=self.seed, multivariate=True)

@@ -38,7 +38,6 @@ _GRPO_DEFAULTS = {
     "policy_loss": "clip",
     "net_arch": "small",
     "activation_fn": "tanh",
-    "normalize_observations": False,
     "one_minus_gae_lambda": 0.05,
     "unit": "default",
     "n_groups_pow": 2,
@@ -65,11 +64,12 @@ _FIRST_TRIALS = {
 }
 
 
-def first_trial(algo: str, policy: str, n_envs: int) -> dict[str, Any]:
+def first_trial(algo: str, policy: str, n_envs: int, normalizes: bool) -> dict[str, Any]:
     """
     :param algo: name of the algorithm, as in ``--algo``
     :param policy: name of the policy
     :param n_envs: number of copies, which make 2,048 steps together in an update of PPO
+    :param normalizes: whether GRPO and DAPO normalise observations by default
     :return: the first trial of a study as Optuna stores it, the defaults (of policies for images, as far as the space has
         them); empty if it is drawn like the others
     """
@@ -78,7 +78,8 @@ def first_trial(algo: str, policy: str, n_envs: int) -> dict[str, Any]:
     if algo == "ppo":
         return {**_PPO_DEFAULTS, "n_steps_pow": min(12, max(5, round(math.log2(2048 / n_envs))))}
     own = POLICIES[policy].default_arguments({}) if policy in POLICIES else {}  # type: ignore[attr-defined]
-    return {**_FIRST_TRIALS[algo], **{name: own[name] for name in ("learning_rate", "n_epochs") if name in own}}
+    found = {**_FIRST_TRIALS[algo], "normalize_observations": normalizes}
+    return {**found, **{name: own[name] for name in ("learning_rate", "n_epochs") if name in own}}
 
 
 def needs_whole_groups(entry: dict[str, Any]) -> bool:

@@ -215,6 +215,12 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
         assert found.clip_range_high(1.0) == pytest.approx((usual.clip_range_high or usual.clip_range)(1.0))
 
 
+def test_the_first_trial_normalizes_observations_where_the_algorithm_does() -> None:
+    study = ("--storage", "trials.log", "--study-name", "study", "-params", "n_envs:4")
+    assert main(["train", "--algo", "grpo", "--env", "Pendulum-v1", *TRIALS, "-n", "2100", "--n-trials", "1", *study]) == 0
+    assert load("trials.log").trials[0].params["normalize_observations"] is True
+
+
 def test_no_trial_takes_more_steps_for_an_update_than_there_are() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(60):
