@@ -2,14 +2,8 @@
 
 from sb3_grpo.envs.float_observation import FloatObservation
 from sb3_grpo.envs.tasks.base import Item, Reply, Task
-from sb3_grpo.envs.tasks.builtin import (
-    ArithmeticTask,
-    CalculatorTask,
-    CapitalsTask,
-    GuessNumberTask,
-    PairsTask,
-    make_task,
-)
+from sb3_grpo.envs.tasks.builtin import ArithmeticTask, CalculatorTask, CapitalsTask, GuessNumberTask, make_task
+from sb3_grpo.envs.tasks.pairs import PairsTask
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
 from sb3_grpo.envs.text.hard_prompts import HardPrompts

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sb3_grpo.envs.tasks.builtin import as_item
+from sb3_grpo.envs.tasks.pairs import as_item
 from sb3_grpo.text.tokens import Tokenizer
 
 # Stands for the agent's answer where a chat template is asked what follows it

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.envs.tasks.base import Item, Scorer, Task, is_trusted
-from sb3_grpo.envs.tasks.builtin import PairsTask, make_task
+from sb3_grpo.envs.tasks.base import Item, Task, is_trusted
+from sb3_grpo.envs.tasks.builtin import make_task
+from sb3_grpo.envs.tasks.pairs import PairsTask
 from sb3_grpo.envs.text.prompts import PromptFormat
 from sb3_grpo.envs.text.tokenizers import make_tokenizer
-from sb3_grpo.envs.verifiers.math_answers import is_equivalent, make_math_verifier
+from sb3_grpo.envs.verifiers.math_answers import is_equivalent
 from sb3_grpo.envs.verifiers.runner import VerifierRunner
-from sb3_grpo.envs.verifiers.scores import RewardFunctions, Scoring, is_reward_function
+from sb3_grpo.envs.verifiers.scorers import checked_range, checked_weights, make_scorer
+from sb3_grpo.envs.verifiers.scores import RewardFunctions, Scoring
 from sb3_grpo.text.tokens import PAD, Tokenizer, encode_prompt
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
@@ -30,7 +32,7 @@ _ROOM_STEP = 64
 # Beyond this number of texts, shorter ones are only encoded if they could still have the most tokens
 _MAX_ENCODED = 10_000
 
-# Number of prompts of a list that are checked at the beginning, the longest ones; and of references for "math", the first ones
+# Number of prompts of a list that are checked at the beginning, the longest ones
 _MAX_CHECKED = 1000
 
 # What the last list of references was checked with, and the list: the copies of an environment have the same
@@ -78,8 +80,8 @@ class TextEpisodeRules:
     :param system_prompt: First message of all chats that do not begin with one
     :param verifier: Scores an answer against the reference: a function ``f(answer, reference)`` that returns a number or a
         dictionary of parts, ``"exact"`` (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). Or reward functions
-        as TRL has them, ``f(prompts, completions, **columns)``, one or a list, which are given all answers that end in a step
-        (:class:`RewardFunctions`). None: use the task's own score
+        as TRL has them, ``f(prompts, completions, **columns)``, one or a list, which are given all answers that end in a step.
+        None: use the task's own score
     :param reward_weights: Weights of the parts of a score, by name, or in the order of several reward functions
     :param score_range: The smallest and the largest score. None: 0 and 1, or any number for reward functions
     :param max_answer_tokens: Maximum number of tokens that the agent can write in an episode, including those that end
@@ -154,12 +156,12 @@ class TextEpisodeRules:
         self.max_reply_tokens = max_reply_tokens
         # Maximum number of tokens of an observation
         self.length = self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
-        self.scorer, trusted = _make_scorer(verifier, self.task)
+        self.scorer, trusted = make_scorer(verifier, self.task)
         functions = self.scorer.function.functions if isinstance(self.scorer.function, RewardFunctions) else None
-        self.weights = _checked_weights(reward_weights, functions)
+        self.weights = checked_weights(reward_weights, functions)
         # As in TRL: without a limit, any score might be more than that of other answers
         self.scores_unfinished = functions is not None
-        self.score_range = _checked_range(score_range, None if functions else (0.0, 1.0))
+        self.score_range = checked_range(score_range, None if functions else (0.0, 1.0))
         if success_score is None:
             of_functions = sum(self.weights.get(name, 1.0) for name in functions or ())
             success_score = of_functions if self.score_range is None else self.score_range[1]
@@ -386,72 +388,3 @@ def _checked_stop(stop: Any, tokenizer: Tokenizer) -> tuple[str, ...]:
                 "(the end-of-text token ends answers), write a text that the tokenizer has tokens for, or take another one."
             )
     return tuple(stop)
-
-
-def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
-    """
-    :return: The scorer of answers, and whether it is trusted
-    """
-    if verifier is None:
-        return task.scorer(), is_trusted(task, "score", "scorer")
-    if verifier == "exact":
-        return Scorer(is_equivalent, task.reference), True
-    if verifier == "math":
-        scorer = Scorer(make_math_verifier(), task.reference, "math")
-        from sb3_grpo.envs.verifiers.markup import reference_answer  # needs the extra text, as does the verifier
-
-        lost = [
-            item.answer
-            for item in list(task.longest_items() or ())[:_MAX_CHECKED]
-            if item.answer and not reference_answer(item.answer)
-        ]
-        if lost:
-            warn_user(
-                f"The verifier math finds no answer in {len(lost)} references, so that no answer to them is right. "
-                f"Write a number, a formula, or a solution with \\boxed{{}} or ####. There may be more "
-                f"in a list of more than {_MAX_CHECKED}. The first one: {lost[0]!r:.200}"
-            )
-        return scorer, False
-    functions = list(verifier) if isinstance(verifier, list | tuple) else [verifier]
-    if functions and all(map(is_reward_function, functions)):
-        items = task.longest_items() if isinstance(task, PairsTask) else None
-        columns = {"answer", *(name for item in items or () for name in item.metadata)}
-        return Scorer(RewardFunctions(functions, columns), task.columns), False
-    if callable(verifier):
-        return Scorer(verifier, task.reference), False
-    raise ValueError(
-        f"verifier={verifier!r:.200} has to be a function f(answer, reference), 'exact', 'math' or None, or one or several "
-        "reward functions f(prompts, completions, **columns)"
-    )
-
-
-def _checked_weights(weights: Any, functions: Mapping[str, Any] | None) -> dict[str, float]:
-    """
-    :param weights: ``reward_weights``
-    :param functions: Reward functions by name, if there are any
-    :return: Weights by name
-    """
-    if weights is None:
-        return {}
-    if not isinstance(weights, Mapping):
-        if functions is None or not isinstance(weights, list | tuple | np.ndarray) or len(weights) != len(functions):
-            there_are = "" if functions is None else f", or {len(functions)} numbers, one for each reward function"
-            raise ValueError(
-                f"reward_weights={weights!r:.200} has to be a dictionary, such as {{'format': 0.2}}, with the weights of the "
-                f"parts that the verifier returns{there_are}"
-            )
-        weights = dict(zip(functions, weights, strict=True))
-    if functions is not None and (unknown := weights.keys() - functions.keys()):
-        known = ", ".join(map(repr, functions))
-        raise ValueError(f"reward_weights has {min(unknown)!r}, and the reward functions are {known}")
-    return {name: Number().check(f"reward_weights[{name!r}]", weight) for name, weight in weights.items()}
-
-
-def _checked_range(given: Any, default: tuple[float, float] | None) -> tuple[float, float] | None:
-    if given is None:
-        return default
-    if isinstance(given, tuple | list) and len(given) == 2:
-        low, high = (Number().check(f"score_range[{place}]", each) for place, each in enumerate(given))
-        if low < high:
-            return low, high
-    raise ValueError(f"score_range={given!r:.200} has to be a pair of numbers, the smallest and the largest score")

@@ -40,7 +40,10 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     :param tokenizer: A tokenizer. If it has an ``encode_prompt``, this encodes texts that begin an observation
     :param text: A prompt
     :return: Its token ids, with the token that begins a text (BOS) if the tokenizer adds one
+    :raises ValueError: if it is not a text
     """
+    if not isinstance(text, str):
+        raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
     return [*getattr(tokenizer, "encode_prompt", tokenizer.encode)(text)]
 
 
