@@ -69,23 +69,25 @@ def study_name(task: str, algo: str) -> str:
     return f"{task.replace('/', '-')}-{algo}"
 
 
-def zoo(task: str, algo: str, folder: Path, logs: Path, *options: Any) -> None:
+def zoo(
+    name: str, algo: str, env: str, entry: dict[str, Any], folder: Path, logs: Path, *options: Any, package: str | None = None
+) -> None:
     """
-    Run RL Zoo's ``train`` with an entry that sets only what every entry sets.
+    Run RL Zoo's ``train`` in a process of its own.
 
-    :param task: One of ``TASKS``
-    :param algo: One of ``ALGOS``
-    :param folder: Folder of the studies
-    :param logs: Where its output goes
+    :param name: Name of its files
+    :param algo: Name of the algorithm
+    :param env: id of the environment
+    :param entry: Its hyperparameters, in RL Zoo's format
+    :param folder: Where its configuration and its output go
+    :param logs: Where its results go
     :param options: More options
+    :param package: What registers the environment, if it is not Gymnasium
     """
-    name, (steps, ppo, package) = study_name(task, algo), TASKS[task]
-    entry = {"n_envs": N_COPIES, "n_timesteps": steps, "policy": "MlpPolicy", **(ppo if algo == "ppo" else {})}
     config = folder / f"{name}.yml"
-    config.write_text(yaml.safe_dump({task: entry}))
-    study = ("--storage", folder / f"{name}.log", "--study-name", name, "--conf-file", config, "-n", steps)
-    packages = ("--gym-packages", package) if package else ()
-    command = ("-m", "sb3_grpo.zoo", "train", "--algo", algo, "--env", task, *study, "-f", logs, *packages, *options)
+    config.write_text(yaml.safe_dump({env: entry}))
+    command = ["-m", "sb3_grpo.zoo", "train", "--algo", algo, "--env", env, "--conf-file", config, "-f", logs, *options]
+    command += ["--gym-packages", package] if package else []
     with (folder / f"{name}.txt").open("a") as output:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", *map(str, command), "--num-threads", "1"],
@@ -97,6 +99,33 @@ def zoo(task: str, algo: str, folder: Path, logs: Path, *options: Any) -> None:
         raise RuntimeError(f"{name}: see {output.name}")
 
 
+def final_return(logs: Path) -> float:
+    """
+    :param logs: Results of a training with a single evaluation
+    :return: Its mean return. The results are removed
+    """
+    [path] = logs.glob("*/*/evaluations.npz")
+    mean = float(np.load(path)["results"][0].mean())
+    shutil.rmtree(logs)
+    return mean
+
+
+def run_study(task: str, algo: str, folder: Path, logs: Path, *options: Any) -> None:
+    """
+    Run RL Zoo with a study, and with an entry that sets only what every entry sets.
+
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param folder: Folder of the studies
+    :param logs: Where its output goes
+    :param options: More options
+    """
+    name, (steps, ppo, package) = study_name(task, algo), TASKS[task]
+    entry = {"n_envs": N_COPIES, "n_timesteps": steps, "policy": "MlpPolicy", **(ppo if algo == "ppo" else {})}
+    study = ("--storage", folder / f"{name}.log", "--study-name", name, "-n", steps)
+    zoo(name, algo, task, entry, folder, logs, *study, *options, package=package)
+
+
 def search(task: str, algo: str, folder: Path) -> None:
     """
     Run what is missing of a study, and write the table of its trials.
@@ -106,7 +135,7 @@ def search(task: str, algo: str, folder: Path) -> None:
     :param folder: Folder of the studies
     """
     options = ("--optimize", "--max-total-trials", N_TRIALS, "--seed", SEARCH_SEED, *SEARCH)
-    zoo(task, algo, folder, folder / "reports", *options)
+    run_study(task, algo, folder, folder / "reports", *options)
     name = study_name(task, algo)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / f"{name}.log")))
     table = optuna.load_study(study_name=name, storage=storage).trials_dataframe(
@@ -148,13 +177,10 @@ def check(task: str, algo: str, trial: int, seed: int, folder: Path) -> dict[str
     :return: Mean return after as many steps as a trial has
     """
     logs = folder / f"check-{study_name(task, algo)}-{trial}-{seed}"
+    shutil.rmtree(logs, ignore_errors=True)
     evaluation = ("--eval-freq", TASKS[task].steps, "--eval-episodes", N_EPISODES, "--n-eval-envs", 10)
-    try:
-        zoo(task, algo, folder, logs, "--trial-id", trial, "--seed", seed, *evaluation)
-        [path] = logs.glob("*/*/evaluations.npz")
-        return {"mean_return": float(np.load(path)["results"][0].mean())}
-    finally:
-        shutil.rmtree(logs, ignore_errors=True)
+    run_study(task, algo, folder, logs, "--trial-id", trial, "--seed", seed, *evaluation)
+    return {"mean_return": final_return(logs)}
 
 
 def returns(task: str, algo: str, trial: int) -> list[float]:

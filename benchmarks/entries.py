@@ -1,0 +1,126 @@
+"""
+Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`` (resumes; ``--table``).
+
+RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; five seeds, as many steps.
+A run's score is its mean return in 100 episodes at the end. Named before it ran: an entry stays if the probability that a run
+with it ends above a run with the defaults has a 95% bootstrap interval above 0.5. All MinAtar games have the same entry, and
+so have those of MiniGrid: three of these stand for the others.
+"""
+
+import argparse
+import os
+import shutil
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from benchmarks import common
+from benchmarks.runs import Job, run_missing
+from benchmarks.tuning import N_EPISODES, final_return, zoo
+from sb3_grpo.classroom.compare.statistics import compare, iqm
+
+RESULTS = common.RESULTS / "entries.jsonl"
+ALGOS, SEEDS = ("grpo", "dapo"), range(200, 205)
+# What is not a hyperparameter of the algorithm
+_ENVIRONMENT = ("env_wrapper", "frame_stack", "policy")
+
+
+class Task(NamedTuple):
+    """
+    :param steps: Steps of a training
+    :param package: What registers it, if it is not Gymnasium
+    :param algos: Algorithms with an entry that is not the defaults
+    """
+
+    steps: int
+    package: str | None = None
+    algos: tuple[str, ...] = ALGOS
+
+
+TASKS = {
+    "Acrobot-v1": Task(300_000),
+    "Pendulum-v1": Task(100_000),
+    "MountainCarContinuous-v0": Task(100_000),
+    "LunarLander-v3": Task(300_000),
+    "LunarLanderContinuous-v3": Task(300_000),
+    "Reacher-v5": Task(100_000),
+    "Hopper-v5": Task(300_000),
+    "Walker2d-v5": Task(300_000),
+    "HalfCheetah-v5": Task(150_000),
+    "MiniGrid-Empty-Random-5x5-v0": Task(50_000, "minigrid"),
+    "MiniGrid-DoorKey-5x5-v0": Task(100_000, "minigrid"),
+    "MiniGrid-Unlock-v0": Task(100_000, "minigrid"),
+    "MinAtar/Asterix-v1": Task(300_000, "sb3_grpo.envs.minatar", ("grpo",)),
+    "MinAtar/Breakout-v1": Task(300_000, "sb3_grpo.envs.minatar", ("grpo",)),
+    "MinAtar/Freeway-v1": Task(300_000, "sb3_grpo.envs.minatar", ("grpo",)),
+    "MinAtar/Seaquest-v1": Task(300_000, "sb3_grpo.envs.minatar", ("grpo",)),
+    "MinAtar/SpaceInvaders-v1": Task(300_000, "sb3_grpo.envs.minatar", ("grpo",)),
+}
+
+
+def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param arm: ``"entry"`` or ``"defaults"``
+    :param seed: Seed of the training
+    :param folder: Where files go
+    :return: Mean return at the end
+    """
+    entries = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())
+    entry = entries[task]
+    if arm == "defaults":
+        entry = {**entries["default"], **{key: entry[key] for key in _ENVIRONMENT if key in entry}}
+    name = f"{task.replace('/', '-')}-{algo}-{arm}-{seed}"
+    logs, steps = folder / name, TASKS[task].steps
+    shutil.rmtree(logs, ignore_errors=True)
+    evaluation = ("--eval-freq", steps, "--eval-episodes", N_EPISODES, "--n-eval-envs", 10)
+    options = ("-n", steps, "--seed", seed, *evaluation)
+    zoo(name, algo, task, entry, folder, logs, *options, package=TASKS[task].package)
+    return {"mean_return": final_return(logs)}
+
+
+def table() -> str:
+    """
+    :return: Interquartile means of each entry and of the defaults, and which ends above, as a table in Markdown
+    """
+    rows = common.rows(RESULTS)
+    lines = ["| | | steps | entry | defaults | the entry ends above |", "|---" * 6 + "|"]
+    for task, (steps, _, algos) in TASKS.items():
+        for algo in algos:
+            found = [
+                np.array([row["mean_return"] for row in rows if (row["task"], row["algo"], row["arm"]) == (task, algo, arm)])
+                for arm in ("entry", "defaults")
+            ]
+            if {len(each) for each in found} == {len(SEEDS)}:
+                point, low, high = compare("entry", "defaults", found[:1], found[1:]).improvement
+                ends = " | ".join(f"{iqm(each):.4g}" for each in found)
+                lines.append(f"| {task} | {algo} | {steps:,} | {ends} | {point:.2f} ({low:.2f} to {high:.2f}) |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("entries"))
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--table", action="store_true", help="print the table")
+    args = parser.parse_args()
+    if args.table:
+        print(table())
+        return
+    args.folder.mkdir(parents=True, exist_ok=True)
+    jobs: list[Job] = [
+        {"task": task, "algo": algo, "arm": arm, "seed": seed}
+        for seed, task, arm in product(SEEDS, args.tasks, ("entry", "defaults"))
+        for algo in TASKS[task].algos
+    ]
+    run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
+
+
+if __name__ == "__main__":
+    main()
