@@ -13,6 +13,7 @@ from pathlib import Path
 
 Writers = Mapping[str, Callable[..., str]]
 _BLOCK = re.compile(r"<!-- write: (\w+)(.*?) -->\n.*?<!-- end -->", re.DOTALL)
+_INTERVAL = re.compile(r"\(([-\d.,]+) to ([-\d.,]+)\)")
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -33,15 +34,6 @@ def picture(name: str, alt: str, caption: str) -> str:
     :return: The picture in Markdown
     """
     return f"![{alt}](../images/{name}.svg){{.picture}}\n\n*{caption}*"
-
-
-def fold(title: str, text: str) -> str:
-    """
-    :param title: Title of a part of a page
-    :param text: Text of the part
-    :return: The same part, folded
-    """
-    return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
 
 
 def task_name(env_id: str) -> str:
@@ -72,37 +64,35 @@ def wrap(text: str) -> str:
     return "\n".join(lines)
 
 
-def refresh(text: str, writers: Writers, first: str | None = None) -> str:
+def unbroken(text: str) -> str:
+    """
+    :param text: Markdown
+    :return: The same, with tables whose intervals do not break over lines
+    """
+    lines = [_INTERVAL.sub("(\\1\u00a0to\u00a0\\2)", line) if line[:1] == "|" else line for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def refresh(text: str, writers: Writers) -> str:
     """
     :param text: A page
     :param writers: Functions by name
-    :param first: Only blocks with this first argument, if it is given
     :return: The page with the blocks of these writers written again
     """
 
     def write(block: re.Match[str]) -> str:
         name, arguments = block[1], block[2].split()
-        if name not in writers or (first is not None and arguments[:1] != [first]):
+        if name not in writers:
             return block[0]
-        return f"<!-- write: {name}{block[2]} -->\n\n{wrap(writers[name](*arguments).strip())}\n\n<!-- end -->"
+        return f"<!-- write: {name}{block[2]} -->\n\n{unbroken(wrap(writers[name](*arguments).strip()))}\n\n<!-- end -->"
 
     return _BLOCK.sub(write, text)
 
 
-def refresh_page(page: Path, writers: Writers, first: str | None = None) -> None:
+def refresh_page(page: Path, writers: Writers) -> None:
     """
     :param page: A page
     :param writers: Functions by name
-    :param first: Only blocks with this first argument, if it is given
     """
     print(page.name, flush=True)
-    page.write_text(refresh(page.read_text(encoding="utf-8"), writers, first), encoding="utf-8")
-
-
-def arguments_of(page: Path, writer: str) -> list[list[str]]:
-    """
-    :param page: A page
-    :param writer: Name of a writer
-    :return: The arguments of its blocks on the page
-    """
-    return [block[2].split() for block in _BLOCK.finditer(page.read_text(encoding="utf-8")) if block[1] == writer]
+    page.write_text(refresh(page.read_text(encoding="utf-8"), writers), encoding="utf-8")

@@ -18,7 +18,7 @@ from sb3_grpo.utils.entries import read_entry
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES, GUIDE, IMAGES = (ROOT / "docs" / name for name in ("results", "guide", "images"))
+PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
 ALGORITHMS = {"ppo": "stable_baselines3:PPO", "grpo": "sb3_grpo:GRPO", "dapo": "sb3_grpo:DAPO"}
 
 

@@ -61,10 +61,11 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
     :param titles: Titles of the axes
     :param curves: For each variant a curve on each of the axes: steps and returns
     """
-    n_columns = min(len(titles), 4 if len(titles) == 4 else 3)
+    # Two columns can also be read on a telephone
+    n_columns = min(len(titles), 2)
     n_rows = -(-len(titles) // n_columns)
     # A single one needs room for its title and four names
-    size = (2.7 * n_columns if n_columns > 1 else 3.8, 2.3 * n_rows + 0.4)
+    size = (2.8 * n_columns if n_columns > 1 else 3.8, 2.2 * n_rows + 0.4)
     with figure_of(name, n_rows, n_columns, figsize=size, squeeze=False) as (figure, grid):
         for idx, (axes, title) in enumerate(zip(grid.flat, titles, strict=False)):
             for variant, each in curves.items():

@@ -36,7 +36,6 @@ SHAPES, TINY_SHAPES = (speed.SHAPES[1], Shape(60, 64, 16, 8)), (Shape(4, 3, 4, 2
 WAYS: dict[str, dict[str, Any]] = {"all weights": {"autocast": True}, "LoRA": {"lora": LORA, "dtype": "bfloat16"}}
 ON_CPU = "LoRA, on a CPU"
 RATES = ("tokens_per_second", "generated_per_second", "trained_per_second")
-STEPS = ("steps_per_second", "ms_env", "ms_rest_of_collect", "ms_train")
 PAGE = PAGES / "speed.md"
 
 
@@ -163,13 +162,12 @@ def table() -> str:
 
     result = read_result("gpu.json")
     shapes = [Shape(*row["shape"]) for row in result["language_model"]]
-    sizes = [f"{each.n_groups} groups of {each.group} answers of {each.answer} tokens" for each in shapes]
-    of_model = [[row["way"], size, *cells(row, RATES)] for row, size in zip(result["language_model"], sizes, strict=True)]
-    of_games = [[row["way"], *cells(row, STEPS)] for row in result["atari"]]
-    columns = ["SmolLM2, 135M parameters", "update", "answers, tokens per second", "while generating", "while training"]
-    tables = [markdown([*columns, "GPU memory, MiB"], of_model)]
-    columns = ["KungFuMaster", "steps per second", "environment, ms per step", "rest of the rollout", "update"]
-    tables.append(markdown([*columns, "GPU memory, MiB"], of_games))
+    sizes = [f"{each.n_groups} x {each.group} x {each.answer}" for each in shapes]
+    of_model = [[row["way"], size, *cells(row, RATES[:1])] for row, size in zip(result["language_model"], sizes, strict=True)]
+    of_games = [[row["way"], *cells(row, ("steps_per_second",))] for row in result["atari"]]
+    columns = ["SmolLM2, 135M", "groups x answers x tokens", "tokens per second"]
+    tables = [markdown([*columns, "GPU, MiB"], of_model)]
+    tables.append(markdown(["KungFuMaster", "steps per second", "GPU, MiB"], of_games))
     caption = f"*{result['device']}. Seconds by the clock; on a CPU, CPU seconds of one thread.*"
     return "\n\n".join([*tables, caption])
 

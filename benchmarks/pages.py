@@ -1,5 +1,5 @@
 """
-The tables and pictures of the pages of results: ``python -m benchmarks.pages`` (or some pages: ``... pages mujoco text``).
+The tables and pictures of the pages of results: ``python -m benchmarks.pages`` (or some pages: ``... pages index tables``).
 
 Each page in ``docs/results``, and some others, say where a table or a picture stands (``blocks.py``), and is
 written again from ``benchmarks/results``. Nothing is trained.
@@ -7,16 +7,14 @@ written again from ``benchmarks/results``. Nothing is trained.
 
 import argparse
 import csv
-import textwrap
 import warnings
 from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu, lesson, tables, text
-from benchmarks.atari_exchange import report as atari_exchange
+from benchmarks import gpu, lesson, tables, text, tuning
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
-from benchmarks.common import GUIDE, PAGES, RESULTS, read_result, rows
+from benchmarks.common import PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
 from benchmarks.language_model import report as language_model
 from benchmarks.masks_memory import report as masks_memory
@@ -38,11 +36,8 @@ def draw_speed() -> str:
         draw_dots(axes, ["CartPole-v1", *tasks], dots, at=1.0)
         axes.set(xlabel="steps per CPU second, times PPO's", xlim=(0, None))
         figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    caption = (
-        "Against PPO with the same copies, rollouts, epochs and minibatches, without `VecNormalize`. CartPole: as in the "
-    )
-    caption += "table. The others: 4,096 steps of all algorithms in turn; small differences are noise."
-    return picture("speed", "Speed by task", caption)
+    caption = "Against PPO with the same environments and minibatches, without `VecNormalize`; 4,096 steps (CartPole: 30,000)."
+    return picture("speed", "Steps per CPU second of GRPO and DAPO, times PPO's, on CartPole and thirteen tasks", caption)
 
 
 def speed() -> str:
@@ -52,37 +47,23 @@ def speed() -> str:
     peers = ("training_vs_ppo_with_the_same_updates", "training_vs_ppo")
     lines = []
     for cell in read_result("speed.json")["cells"]:
-        rates = [f"{figures['steps_per_second']:,.0f}" for figures in cell["median"].values()]
         against = cell["median_of_paired_ratios"]
         ratios = [" and ".join(f"{against[algo][key]:.1f}" for algo in ("grpo", "dapo")) for key in peers]
-        lines.append([cell["env"], str(cell["n_envs"]), *rates, *ratios])
-    subjects = ["bare `VecEnv`", "PPO of the RL Zoo", "PPO with GRPO's updates", "GRPO", "DAPO"]
-    columns = ["", "copies", *subjects, "GRPO and DAPO against PPO with the same updates", "against PPO of the RL Zoo"]
+        lines.append([f"{cell['env']}, {cell['n_envs']}", *ratios])
+    columns = ["task, `n_envs`", "PPO, same updates", "PPO, RL Zoo"]
     return f"{draw_speed()}\n\n{markdown(columns, lines)}"
 
 
 def atari_speed() -> str:
     """
-    :return: A row for each algorithm on an Atari game
+    :return: What PPO and GRPO need on an Atari game
     """
-    result, lines = read_result("atari_speed.json"), []
-    for subject, figures in result["median"].items():
-        against = result["median_of_paired_ratios"].get(subject, {})
-        label = subject.replace("grpo", "GRPO").replace("ppo", "PPO")
-        ratios = [f"{against[key]:.2f}" if against else "" for key in ("steps_per_cpu_second", "peak_memory_mib")]
-        stages = [f"{figures[key]:.2f}" for key in ("ms_env", "ms_rest_of_collect", "ms_train")]
-        lines.append(
-            [
-                label,
-                f"{figures['steps_per_cpu_second']:.0f}",
-                ratios[0],
-                *stages,
-                f"{figures['peak_memory_mib']:.0f}",
-                ratios[1],
-            ]
-        )
-    columns = ["", "steps per CPU second", "times PPO's", "environment, ms per step", "rest of the rollout", "update"]
-    return markdown([*columns, "peak memory, MiB", "times PPO's"], lines)
+    result = read_result("atari_speed.json")
+    (ratios,) = result["median_of_paired_ratios"].values()
+    lines = []
+    for key, what in (("steps_per_cpu_second", "steps per CPU second"), ("peak_memory_mib", "peak memory, MiB")):
+        lines.append([what, *(f"{result['median'][algo][key]:.0f}" for algo in ("ppo", "grpo")), f"{ratios[key]:.2f}"])
+    return markdown(["", "PPO", "GRPO", "times PPO's"], lines)
 
 
 def critic_memory() -> str:
@@ -95,13 +76,13 @@ def critic_memory() -> str:
         task, _, critic = subject.partition(", ")
         who = "GRPO, no critic network" if critic == "no critic" else f"PPO, {critic}"
         millions = f"{figures['parameters_millions']:.1f}"
-        lines.append([labels[task], who, millions, f"{figures['training_mib']:.0f}"])
-    return markdown(["", "", "parameters, millions", "memory of training, MiB"], lines)
+        lines.append([f"{labels[task]}: {who}", millions, f"{figures['training_mib']:.0f}"])
+    return markdown(["", "parameters, millions", "memory of training, MiB"], lines)
 
 
 def trust() -> str:
     """
-    :return: The picture, and a row for each kind of attempt to break the package
+    :return: A row for each kind of attempt to break the package
     """
     resumed = rows(RESULTS / "resume.jsonl")
     identical = [each for setting in resumed for each in setting["identical"]]
@@ -111,21 +92,18 @@ def trust() -> str:
     found: list[dict[str, Any]] = [
         {
             "what": f"training resumed in new processes, {len(resumed)} settings",
-            "promise": "bit-identical to uninterrupted training: parameters, optimizer, statistics, generators",
             "n": len(identical),
             "as_promised": sum(identical),
             "command": "resume",
         },
         {
             "what": f"processes killed, {kills['while_writing']} of them while they wrote a checkpoint",
-            "promise": "the newest checkpoint is intact, and the next process continues from it",
             "n": kills["kills"],
             "as_promised": kills["resumable"],
             "command": "kills",
         },
         {
             "what": f"starts of {len(games) // 2} Atari games, with and without sticky actions",
-            "promise": "exact, from seeds and from snapshots",
             "n": len(games),
             "as_promised": sum("no" not in words for words in games),
             "command": "atari_starts",
@@ -136,21 +114,13 @@ def trust() -> str:
     for each in found:
         kept = f"{100 * each['as_promised'] / each['n']:.4g}%"
         script = each["command"].removeprefix("python -m ").partition(".")[2] or each["command"]
-        lines.append([each["what"], each["promise"], f"{each['n']:,}", kept, f"`{script}`"])
-    with figure_of("trust", figsize=(5.6, 6.4)) as (figure, axes):
-        counts = {"attempts": [[each["n"]] * 3 for each in found], "kept": [[each["as_promised"]] * 3 for each in found]}
-        draw_dots(axes, [textwrap.fill(each["what"].replace("`", ""), 50) for each in found], counts, at=None)
-        axes.set(xlabel="number, on a logarithmic axis", xscale="log")
-        figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    drawn = picture("trust", "Attempts and kept promises", "Attempts to break a promise, and how often it was kept.")
-    table = markdown(["what was tried", "promise", "attempts", "kept", "`python -m stress.`..."], lines)
-    return f"{drawn}\n\n{table}"
+        lines.append([each["what"], f"{each['n']:,}", kept, f"`{script}`"])
+    return markdown(["what was tried", "attempts", "kept", "`python -m stress.`..."], lines)
 
 
 OWN = (speed, atari_speed, critic_memory, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
-    **atari_exchange.WRITERS,
     **gpu.WRITERS,
     **tables.WRITERS,
     **text.WRITERS,
@@ -158,10 +128,11 @@ WRITERS: Writers = {
     **lesson.WRITERS,
     **masks_memory.WRITERS,
     **switches.WRITERS,
+    **tuning.WRITERS,
     **unseen.WRITERS,
 }
 # Pages by name
-_OTHERS = (GUIDE / "masks.md", GUIDE / "memory.md", GUIDE.parent / "lesson_plan.md")
+_OTHERS = [PAGES.parent / name for name in ("lesson_plan.md", "tuning.md")]
 WRITTEN = {path.stem: path for path in [*sorted(PAGES.glob("*.md")), *_OTHERS]}
 
 

@@ -111,7 +111,7 @@ def table() -> str:
     :return: The results as a table in Markdown
     """
     found = common.rows(OUTPUT)
-    lines = ["| | rollouts | two ranks | limit | two threads | two seeds |", "|---|---|---|---|---|---|"]
+    lines = ["| | rollouts | 2 processes | limit | 2 threads | 2 seeds |", "|---|---|---|---|---|---|"]
     for task in TASKS:
         rounds: dict[int, dict[str, Any]] = {}
         for row in found:

@@ -1,6 +1,5 @@
 """Tables and curves of comparisons (``sb3-grpo compare``), from their packed results in ``benchmarks/results``."""
 
-import math
 from functools import cache
 
 import numpy as np
@@ -9,9 +8,11 @@ from benchmarks.blocks import Writers, markdown, picture, steps_text, task_name
 from benchmarks.common import RESULTS
 from benchmarks.figures import draw_curves, label
 from sb3_grpo.classroom.compare.collect import collect
-from sb3_grpo.classroom.compare.findings import interval_text, number
+from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.results import Results
-from sb3_grpo.classroom.compare.statistics import Interval, compare, iqm_curve, iqm_interval
+from sb3_grpo.classroom.compare.statistics import compare, iqm_curve, iqm_interval
+
+SUITES = {"classroom": "classic control and LunarLander", "minatar": "MinAtar", "atari": "Atari"}
 
 
 @cache
@@ -77,51 +78,49 @@ def curves(image: str, name: str, envs: str = "", variants: str = "") -> str:
     n_seeds = seeds(found, shown, names)
     interval = ", with its 95% bootstrap interval" if max(n_seeds) > 2 else ""
     caption = f"{' to '.join(map(str, n_seeds))} seeds: IQM of {kind(found)} evaluations during training{interval}."
-    return picture(image, f"Learning curves: {', '.join(titles)}", caption)
+    return picture(image, f"Return over steps of {', '.join(map(label, names))} on {', '.join(titles)}", caption)
 
 
-def finals(name: str, variants: str = "") -> str:
+def finals(*names: str) -> str:
     """
-    :param name: A folder in ``benchmarks/results``
-    :param variants: Only these, with commas
-    :return: A row for each variant, with the IQM of its final scores on each environment
+    :param names: Folders in ``benchmarks/results``
+    :return: A row for each environment and budget, a column for each variant, with the IQM of its final scores
     """
-    found = comparison(name)
-    names = [variant for variant in found.variants if variant in variants.split(",") or not variants]
-    rows, seconds = [], []
-    for variant in names:
-        samples = [scores(found, env, variant) for env in found.envs]
-        rows.append([label(variant), *(interval_text(iqm_interval([each])) if each.size else "" for each in samples)])
-        medians = [found.done(env, variant).seconds.astype(float).median() for env in found.envs]
-        seconds.append(f"{label(variant)} {', '.join(f'{each:,.0f}' for each in medians if not math.isnan(each))}")
-    n_seeds, budgets = seeds(found, found.envs, names), found.experiment["timesteps"]
-    table = markdown(["", *(f"{task_name(env)}, {steps_text(budgets[env])}" for env in found.envs)], rows)
-    spread = "IQM and its 95% interval" if max(n_seeds) > 2 else "mean over the seeds"
+    found = [comparison(name) for name in names]
+    variants = list(dict.fromkeys(variant for each in found for variant in each.variants))
+    tasks: dict[tuple[str, int], dict[str, Results]] = {}
+    for each in found:
+        for env in each.envs:
+            tasks.setdefault((env, each.experiment["timesteps"][env]), {}).update(dict.fromkeys(each.variants, each))
+    rows = []
+    for (env, budget), of in tasks.items():
+        samples = {variant: scores(each, env, variant) for variant, each in of.items()}
+        cells = [interval_text(iqm_interval([samples[each]])) if len(samples.get(each, ())) else "" for each in variants]
+        rows.append([f"{task_name(env)}, {steps_text(budget)}", *cells])
+    numbers = [n for each in found for n in seeds(each, each.envs, each.variants)]
+    episodes = {f"{each.experiment['n_final_episodes']} {kind(each)}" for each in found}
+    spread = "IQM and its 95% interval" if max(numbers) > 2 else "mean over the seeds"
     return (
-        f"{table}\n\n*Mean return of {found.experiment['n_final_episodes']} {kind(found)} episodes after training: {spread}; "
-        f"{' to '.join(map(str, n_seeds))} seeds. Median seconds of a run: {'; '.join(seconds)}.*"
+        f"{markdown(['', *map(label, variants)], rows)}\n\n*Mean return of {' or '.join(sorted(episodes))} episodes after "
+        f"training: {spread}; {' to '.join(map(str, sorted({min(numbers), max(numbers)})))} seeds.*"
     )
 
 
 def pairs(*names: str) -> str:
     """
-    :param names: Folders in ``benchmarks/results``, whose tasks are put together
-    :return: A row for GRPO and DAPO, a column for each algorithm that they are compared with
+    :param names: Folders in ``benchmarks/results``
+    :return: A row for the tasks of each of them together, a column for GRPO and one for DAPO
     """
-    found = [comparison(name) for name in names]
-
-    def samples(variant: str) -> list[np.ndarray]:
-        return [scores(each, env, variant) for each in found for env in each.envs]
-
-    def improvement(first: str, second: str) -> Interval:
-        return compare(first, second, samples(first), samples(second)).improvement
-
-    ours, theirs = ("grpo", "dapo"), [name for name in found[0].variants if name not in ("grpo", "dapo")]
-    rows = [[label(name), *(interval_text(improvement(name, peer), 1.0) for peer in theirs)] for name in ours]
-    n_tasks = sum(len(each.envs) for each in found)
+    rows = []
+    for name in names:
+        found = comparison(name)
+        samples = {each: [scores(found, env, each) for env in found.envs] for each in ("grpo", "dapo", "ppo")}
+        cells = [compare(each, "ppo", samples[each], samples["ppo"]).improvement for each in ("grpo", "dapo")]
+        n_seeds = " to ".join(map(str, seeds(found, found.envs, [*samples])))
+        rows.append([f"{SUITES[name]}, {len(found.envs)} tasks", n_seeds, *(interval_text(cell, 1.0) for cell in cells)])
     return (
-        f"{markdown(['', *(f'against {label(peer)}' for peer in theirs)], rows)}\n\n*Probability that a run ends above one of "
-        f"the other at equal steps, mean over {number(n_tasks)} tasks, and its 95% interval.*"
+        f"{markdown(['', 'seeds', 'GRPO', 'DAPO'], rows)}\n\n*Probability that a run ends above one of PPO at equal steps, "
+        f"mean over the tasks, and its 95% interval.*"
     )
 
 

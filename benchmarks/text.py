@@ -10,17 +10,16 @@ import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.blocks import Writers, markdown
 from benchmarks.common import RESULTS
-from benchmarks.figures import draw_band, figure_of, style
 from benchmarks.timing import in_process
-from sb3_grpo.classroom.compare.findings import interval_text, number
-from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
+from sb3_grpo.classroom.compare.findings import interval_text
+from sb3_grpo.classroom.compare.statistics import iqm_interval
 from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
 
 RUNS = RESULTS / "text"
@@ -88,8 +87,6 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     },
 }
 N_POINTS = 50
-TARGETS = {"addition_1": 0.99, "addition_2": 0.95, "from_nothing": 0.95}
-TITLES = {"addition_1": "one digit", "addition_2": "two digits", "from_nothing": "one digit, no examples"}
 
 
 def settings_of(experiment: str, variant: str) -> dict[str, Any]:
@@ -216,22 +213,6 @@ def _curves(runs: list[dict[str, Any]], budget: int) -> tuple[np.ndarray, np.nda
     return grid, np.array([np.interp(grid, *zip(*each, strict=True)) for each in points])
 
 
-def curves() -> str:
-    """
-    :return: Learning curves of the ablation
-    """
-    with figure_of("text", figsize=(7.0, 3.6)) as (figure, axes):
-        for variant, (title, *_) in VARIANTS.items():
-            tokens, values = _curves(_load("ablation", variant), EXPERIMENTS["ablation"]["tokens"])
-            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(variant, [*VARIANTS]))
-        axes.set(xlabel="thousand tokens", ylabel="exact answers", ylim=(0, 1))
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside right", frameon=False, fontsize=8)
-    return picture(
-        "text", "Learning curves", "One-digit sums, five seeds: IQM of exact greedy answers, with its 95% interval."
-    )
-
-
 def ablation() -> str:
     """
     :return: A row for each variant of the ablation
@@ -242,33 +223,12 @@ def ablation() -> str:
         finals = np.array([run["final"] for run in runs])
         _, values = _curves(runs, EXPERIMENTS["ablation"]["tokens"])
         lasts = [run["curve"][-1] for run in runs]
-        dead = [last["dead_fraction"] for last in lasts if "dead_fraction" in last]
         cells = [interval_text(iqm_interval([each])) for each in (finals, values.mean(axis=1))]
-        cells += [number(fmean(last["entropy"] for last in lasts)), number(fmean(dead)) if dead else ""]
         lines.append([title, *cells, f"{median(last['seconds'] for last in lasts):.0f}"])
-    return markdown(["", "exact at the end", "mean over training", "entropy", "dead groups", "seconds"], lines)
+    return markdown(["", "exact at the end", "mean over training", "seconds"], lines)
 
 
-def seeds(*experiments: str) -> str:
-    """
-    :param experiments: Some of ``EXPERIMENTS``
-    :return: A row for each of them: the smallest, the median and the largest value of its runs
-    """
-    lines = []
-    for experiment in experiments:
-        target, runs = TARGETS[experiment], _load(experiment, "dapo_without_overlong_filter")
-        reached = [next(each["seconds"] for each in run["curve"] if each["exact"] >= target) for run in runs]
-        values = {
-            ".2f": [run["curve"][0]["exact"] for run in runs],
-            ".3f": [run["final"] for run in runs],
-            ".0f": reached,
-        }
-        cells = [", ".join(format(part, digits) for part in np.quantile(each, (0, 0.5, 1))) for digits, each in values.items()]
-        lines.append([TITLES[experiment], str(len(runs)), *cells])
-    return markdown(["", "seeds", "exact before", "exact at the end", "seconds to the aim"], lines)
-
-
-WRITERS: Writers = {"text_curves": curves, "text_ablation": ablation, "text_seeds": seeds}
+WRITERS: Writers = {"text_ablation": ablation}
 
 
 def main() -> None:

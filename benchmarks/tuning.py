@@ -26,8 +26,12 @@ import numpy as np
 import optuna
 import pandas as pd
 import yaml
+from optuna.importance import PedAnovaImportanceEvaluator
+from optuna.trial import TrialState, create_trial
 
 from benchmarks import common
+from benchmarks.blocks import Writers, markdown
+from benchmarks.figures import COLOURS, figure_of
 from benchmarks.runs import Job, run_missing
 from sb3_grpo.classroom.compare.statistics import compare, iqm
 
@@ -35,6 +39,7 @@ RESULTS = common.RESULTS / "tuning"
 CHECKS = RESULTS / "checks.jsonl"
 ALGOS = ("grpo", "dapo", "ppo")
 N_TRIALS, N_COPIES, N_EPISODES = 40, 16, 100
+N_SHOWN = 8
 SEARCH_SEED, SEEDS = 100, range(200, 205)
 # Four evaluations of 20 episodes in each trial
 SEARCH = ("--n-evaluations", 4, "--eval-episodes", 20, "--n-eval-envs", 10, "--no-optim-plots")
@@ -138,11 +143,33 @@ def search(task: str, algo: str, folder: Path) -> None:
     run_study(task, algo, folder, folder / "reports", *options)
     name = study_name(task, algo)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / f"{name}.log")))
-    table = optuna.load_study(study_name=name, storage=storage).trials_dataframe(
-        ("number", "value", "state", "duration", "params")
-    )
+    study = optuna.load_study(study_name=name, storage=storage)
+    table = study.trials_dataframe(("number", "value", "state", "duration", "params"))
     table["duration"] = table["duration"].dt.total_seconds().round()
     table.round(6).to_csv(RESULTS / f"{name}.csv", index=False)
+    importances(study).round(3).to_csv(RESULTS / f"{name}-importance.csv")
+
+
+def importances(study: optuna.Study, n_shuffles: int = 200) -> pd.DataFrame:
+    """
+    How much the best quarter of the completed trials differs from the others in each parameter (PED-ANOVA), and how much it
+    would by chance: in 5% of the studies whose values are shuffled, the importance is above.
+
+    :param study: A study
+    :param n_shuffles: Number of shuffled studies
+    :return: Importance and chance of each parameter
+    """
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=0.25)
+    complete = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
+    rng, shuffled = np.random.default_rng(0), []
+    for _ in range(n_shuffles):
+        other = optuna.create_study(direction="maximize")
+        values = rng.permutation([trial.value for trial in complete])
+        for trial, value in zip(complete, values, strict=True):
+            other.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=float(value)))
+        shuffled.append(evaluator.evaluate(other))
+    found = {"importance": pd.Series(evaluator.evaluate(study)), "chance": pd.DataFrame(shuffled).quantile(0.95)}
+    return pd.DataFrame(found).rename_axis("parameter").sort_values("importance", ascending=False)
 
 
 def trials(task: str, algo: str) -> pd.DataFrame | None:
@@ -198,19 +225,52 @@ def table() -> str:
     """
     :return: What each study has found, as a table in Markdown
     """
-    lines = ["| | | trials | minutes | defaults | best trial | ends above the defaults |", "|---" * 7 + "|"]
+    lines = []
     for task, algo in product(TASKS, ALGOS):
         study = trials(task, algo)
         if study is None:
             continue
         number = best(task, algo)
         before, after = returns(task, algo, 0), returns(task, algo, number)
-        cells = [f"{len(study)} ({(study.state == 'PRUNED').sum()} pruned)", f"{study.duration.sum() / 60:.0f}"]
-        if len(before) == len(after) == len(SEEDS) and number > 0:
+        ends = [f"{iqm(np.array(each)):.0f}" if len(each) == len(SEEDS) else "" for each in (before, after)]
+        above = "the defaults" if number == 0 else ""
+        if all(ends) and number > 0:
             point, low, high = compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement
-            cells += [f"{iqm(np.array(each)):.0f}" for each in (before, after)] + [f"{point:.2f} ({low:.2f} to {high:.2f})"]
-        lines.append(f"| {task} | {algo} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            above = f"{point:.2f} ({low:.2f} to {high:.2f})"
+        n_pruned, minutes = (study.state == "PRUNED").sum(), study.duration.sum() / 60
+        lines.append([f"{task}, {algo.upper()}", f"{n_pruned} of {len(study)}", f"{minutes:.0f}", *ends, above])
+    columns = ["study", "pruned", "minutes", "defaults", "best trial", "best trial ends above the defaults"]
+    return markdown(columns, lines)
+
+
+def importance() -> str:
+    """
+    :return: The picture of the importances in all studies, in Markdown
+    """
+    found = {}
+    for task, algo in product(TASKS, ALGOS):
+        path = RESULTS / f"{study_name(task, algo)}-importance.csv"
+        if path.exists():
+            found[f"{algo.upper()}, {task}"] = pd.read_csv(path, index_col="parameter").head(N_SHOWN)
+    n_rows = -(-len(found) // 2)
+    with figure_of("importance", n_rows, 2, figsize=(7.0, 2.4 * n_rows + 0.4), squeeze=False) as (figure, grid):
+        for axes, (title, each) in zip(grid.flat, found.items(), strict=False):
+            places, above = np.arange(len(each)), each.importance > each.chance
+            axes.barh(places, each.importance, color=np.where(above, COLOURS[2], COLOURS[1]), height=0.6)
+            axes.plot(each.chance, places, "k|", markersize=10, markeredgewidth=1.5, label="what chance gives (95%)")
+            names = each.index.str.removesuffix("_pow").str.replace("one_minus_", "").str.replace("_higher_by", "_high")
+            axes.set_yticks(places, names)
+            axes.set_title(title, fontsize=10)
+            axes.invert_yaxis()
+        for axes in grid.flat[len(found) :]:
+            axes.axis("off")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", frameon=False)
+    alt = f"Importance of the hyperparameters in each study, next to what chance gives: {'; '.join(found)}"
+    caption = "PED-ANOVA of the completed trials. Chance: the 95th percentile of studies whose results are shuffled"
+    return f"![{alt}](images/importance.svg){{.picture}}\n\n*{caption}.*"
+
+
+WRITERS: Writers = {"studies": table, "importance": importance}
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def table() -> str:
     found: dict[tuple[str, str, str], list[Any]] = {}
     for row in common.rows(OUTPUT):
         found.setdefault((row["task"], row["kind"], row["what"]), []).append(row)
-    lines = ["| | copies | stepping | GRPO | PPO |", "|---|---|---|---|---|"]
+    lines = ["| | environments | alone | GRPO | PPO |", "|---|---|---|---|---|"]
     for task, kind in product(TASKS, KINDS):
         cells = []
         for what in WHAT:

@@ -24,7 +24,7 @@ extensions = [
 ]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "rl_zoo3_patches"]
 # Notebooks are shown as they are committed, without outputs; tests/docs/test_notebooks.py runs them
 nb_execution_mode = "off"
 

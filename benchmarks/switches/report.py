@@ -55,7 +55,6 @@ class Rung:
         replaced = before is not None and not set(before) <= set(arm)
         self.label = "GRPO" if self.added is None else f"+ {LABELS[self.added]}{' for the filter' if replaced else ''}"
         self.paper = None if self.added is None else PAPER[self.added]
-        self.final = iqm_interval([self.curves[:, -1]])
         scores = found.over_training([arm])
         self.over_training = iqm_interval([scores[:, 0]])
         self.adds = None if before is None else difference(scores, found.over_training([before]))
@@ -78,14 +77,13 @@ def ladder_table(rungs: list[Rung]) -> str:
     lines = [
         [
             rung.label,
-            interval_text(rung.final),
             interval_text(rung.over_training),
             "" if rung.adds is None else interval_text(rung.adds),
             "" if rung.paper is None else f"{rung.paper}",
         ]
         for rung in rungs
     ]
-    return markdown(["", "at the end", "over training", "adds", "paper: AIME 2024"], lines)
+    return markdown(["", "over training", "adds", "paper: AIME 2024"], lines)
 
 
 def draw_effects(of: dict[str, dict[str, Effects]]) -> str:
@@ -103,40 +101,8 @@ def draw_effects(of: dict[str, dict[str, Effects]]) -> str:
             axes.set_xlabel("difference of the mean score over training")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     caption = "To the right of the line, a change helps. With 95% intervals; five seeds."
-    return picture("switches", "What each change adds", caption)
-
-
-def effects_table(of: dict[str, dict[str, Effects]]) -> str:
-    """
-    :param of: Effects on each task
-    :return: The picture, and a row for each switch on each task
-    """
-    lines = []
-    for task, each in of.items():
-        for name, figures in each.items():
-            main = "" if figures.main is None else interval_text(figures.main)
-            lines.append([task, LABELS[name], main, interval_text(figures.alone), interval_text(figures.last)])
-    table = markdown(["", "switch", "on average over the others", "added to GRPO", "added to the other four"], lines)
-    return f"{draw_effects(of)}\n\n{table}"
-
-
-def overlong_table(acrobot: Measured, cartpole: Measured) -> str:
-    """
-    :param acrobot: Where the limit is failure
-    :param cartpole: Where it is success
-    :return: Mean over training of GRPO and of DAPO, without and with the filter
-    """
-    names = set(five("overlong_filter")) - {"overlong_filter"}
-    lines = []
-    for label, arm in {"GRPO": (), "DAPO": ordered(names)}.items():
-        for found in (acrobot, cartpole):
-            both = [arm, ordered({*arm, "overlong_filter"})]
-            scores = found.over_training(both)
-            cut_off = [row["cut_off"] for row in found.rows if tuple(row["on"]) in both]
-            cells = [interval_text(iqm_interval([scores[:, i]])) for i in range(2)]
-            cells.append(interval_text(difference(scores[:, 1:], scores[:, :1])))
-            lines.append([found.task.title, label, *cells, f"{100 * np.mean(cut_off):.0f}%"])
-    return markdown(["", "", "without the filter", "with the filter", "difference", "episodes cut off"], lines)
+    alt = "Differences that each of DAPO's five changes makes to the mean score over training, on Acrobot and on sums"
+    return picture("switches", alt, caption)
 
 
 def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
@@ -148,16 +114,12 @@ def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
     of_size = {int(arm[0].partition("=")[2]): arm for arm in sizes.curves}
     lines = []
     for size, interval in zip(noise["sizes"], noise["none"]["noise"], strict=True):
-        # For an update of 16 episodes
-        of_update = Interval(*(np.array(interval) * np.sqrt(size / 16)).tolist())
-        arm = of_size.get(size)
-        learned = ["", ""]
-        if arm:
-            scores = sizes.over_training([arm])[:, 0], sizes.finals(arm)
-            learned = [interval_text(iqm_interval([each])) for each in scores]
-        lines.append([str(size), interval_text(Interval(*interval)), interval_text(of_update) if size <= 16 else "", *learned])
-    columns = ["G", "noise of one group", "noise of 16 episodes", "CartPole: over training", "CartPole: at the end"]
-    return markdown(columns, lines)
+        if arm := of_size.get(size):
+            # For an update of 16 episodes
+            of_update = Interval(*(np.array(interval) * np.sqrt(size / 16)).tolist())
+            learned = [interval_text(iqm_interval([each])) for each in (sizes.over_training([arm])[:, 0], sizes.finals(arm))]
+            lines.append([str(size), interval_text(of_update), *learned])
+    return markdown(["`group_size`", "noise of 16 episodes", "CartPole: over training", "CartPole: at the end"], lines)
 
 
 def curve(scores: np.ndarray, digits: int) -> list[list[float]]:
@@ -233,9 +195,8 @@ def of_task(name: str) -> Measured:
 
 
 WRITERS: Writers = {
-    "switches_effects": lambda: effects_table({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
+    "switches_effects": lambda: draw_effects({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
     "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder"))),
-    "switches_overlong": lambda: overlong_table(of_task("control"), of_task("cartpole")),
     "switches_noise": lambda: noise_table(read_result("group_noise.json"), of_task("sizes")),
 }
 

@@ -1,26 +1,19 @@
 """
-The page of the lists: ``python -m benchmarks.unseen.report test_2``, ``development`` or ``test`` (minutes of bootstrap).
+The tables and the picture of the lists of tasks: ``python -m benchmarks.pages index tables`` (minutes of bootstrap).
 
-Reads ``benchmarks/results/unseen.jsonl`` and ``unseen_speed.jsonl``, and writes the part of this list in
-``docs/results/unseen.md`` and the table of ``docs/results/index.md``. With ``--design`` the page shows another design of GRPO
-and DAPO from now on. Nothing is trained. ``scores.py`` defines the figures.
+Reads ``benchmarks/results/unseen.jsonl`` and ``unseen_speed.jsonl``. A block on a page names a list, and a design of GRPO and
+DAPO. Nothing is trained. ``scores.py`` defines the figures.
 """
 
-import argparse
 import json
-import re
-from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.blocks import Writers, arguments_of, fold, markdown, picture, refresh_page, steps_text
-from benchmarks.common import PAGES
+from benchmarks.blocks import Writers, markdown, picture, steps_text
 from benchmarks.figures import draw_band, figure_of, style
-from benchmarks.unseen.run import OURS, rows
+from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import (
     CLIP,
-    MARGIN,
-    Row,
     Runs,
     against,
     at_equal_seconds,
@@ -33,45 +26,31 @@ from benchmarks.unseen.scores import (
     scores,
     select,
 )
-from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.classroom.compare.findings import interval_text, number
 from sb3_grpo.classroom.compare.statistics import iqm_interval, performance_profile
 
-Pairs = dict[tuple[str, str], list[str]]
-PAGE, INDEX = PAGES / "unseen.md", PAGES / "index.md"
-LESS_THAN_HALF = "†"
 LABELS = {
-    "ppo": "PPO, one copy",
-    "ppo-norm": "PPO, one copy, normalised",
-    "ppo-16-3e-4": "PPO, 16 copies",
-    "ppo-16-norm-3e-4": "PPO, 16 copies, normalised",
-    "ppo-16-1e-3": "PPO, 16 copies, 1e-3",
-    "ppo-16-norm-1e-3": "PPO, 16 copies, 1e-3, normalised",
+    "ppo": "PPO, 1 env",
+    "ppo-norm": "PPO, 1 env, normalised",
+    "ppo-16-3e-4": "PPO, 16 envs",
+    "ppo-16-norm-3e-4": "PPO, 16 envs, normalised",
+    "ppo-16-1e-3": "PPO, 16 envs, 1e-3",
+    "ppo-16-norm-1e-3": "PPO, 16 envs, 1e-3, normalised",
     "a2c": "A2C",
     "trpo": "TRPO",
     "grpo-paper": "GRPO (paper)",
     "grpo": "GRPO",
     "dapo": "DAPO",
 }
+# What the picture and the returns task by task show
+DRAWN = ("ppo", "ppo-norm", "grpo", "dapo")
 # The defaults without one of their parts: by the designs of their runs, labels and arguments
 PARTS = {
     "unrelated": ("unrelated starts", {"unrelated_starts": True}),
     "whole_groups": ("whole groups", {"n_groups": 4}),
     "return_to_go": ("whole groups, no regression", {"advantage": "return_to_go", "loss_average": "step"}),
 }
-# The rows of the README's table
-OVERVIEW = {
-    "test_2": ("[thirteen](unseen.md), not used to choose the defaults", ("ppo-16-norm-1e-3", "ppo-16-1e-3", "ppo", "trpo")),
-    "test": ("[fourteen](unseen.md#an-earlier-list), with earlier defaults", ("ppo", "trpo")),
-}
-
-
-def ours_in(runs: Runs) -> list[str]:
-    """
-    :param runs: The runs shown
-    :return: GRPO and DAPO, as far as there are runs
-    """
-    return [algo for algo in ("grpo", "dapo") if algo in runs.of]
 
 
 def name_of(runs: Runs, algo: str) -> str:
@@ -96,55 +75,18 @@ def pair_cells(runs: Runs, algo: str, peer: str) -> list[str]:
     return [f"{interval_text(pair.improvement, 1.0)}, {word}" for pair, word in both]
 
 
-def pairs(runs: Runs) -> Pairs:
+def table(runs: Runs) -> str:
     """
     :param runs: The runs shown
-    :return: Each of ours against each of the others
-    """
-    return {
-        (each, algo): pair_cells(runs, each, algo)
-        for algo in runs.of
-        for each in ours_in(runs)
-        if algo not in ("grpo", "dapo")
-    }
-
-
-def table(runs: Runs, cells: Pairs) -> str:
-    """
-    :param runs: The runs shown
-    :param cells: Ours against the others
-    :return: A row for each algorithm: its score, and GRPO and DAPO against it
+    :return: A row for each algorithm: its score, and GRPO against it
     """
     lines = []
     for algo in runs.of:
         seconds = sum(median_seconds(runs.of[algo][task.env_id]) for task in runs.common)
         score = interval_text(iqm_interval(clipped(scores(runs, algo))), 1.0)
-        against_it = [cell for each in ours_in(runs) for cell in cells.get((each, algo), ["", ""])]
-        lines.append([name_of(runs, algo), score, number(seconds), *against_it])
-    units = ("equal steps", "equal seconds")
-    return markdown(
-        ["", "IQM", "CPU seconds", *(f"{LABELS[each]}, {unit}" for each in ours_in(runs) for unit in units)], lines
-    )
-
-
-def finding(runs: Runs, cells: Pairs) -> str:
-    """
-    :param runs: The runs shown
-    :param cells: Ours against the others
-    :return: What the numbers show of ours, next to the variant of PPO that is hardest to beat
-    """
-    peers = [algo for algo in runs.of if algo.startswith("ppo")]
-    if not peers or not ours_in(runs) or not runs.common:
-        return "Nothing is compared yet: there is no task with runs of PPO and of every other algorithm shown."
-    parts = []
-    for idx, unit in enumerate(("At equal steps", "at equal seconds")):
-        hardest = min(peers, key=lambda peer: float(cells[ours_in(runs)[0], peer][idx].split()[0]))
-        said = [f"{LABELS[each]} ends above it with probability {cells[each, hardest][idx]}" for each in ours_in(runs)]
-        parts.append(f"{unit}, the hardest PPO is *{LABELS[hardest]}*: {'; '.join(said)}")
-    text = "; ".join(parts) + "."
-    behind_on = {each: ", ".join(task.env_id for task in behind(runs, each)) for each in ours_in(runs)}
-    said = [f"{LABELS[each]} on {names}" for each, names in behind_on.items() if names]
-    return f"{text} Less than half of the best PPO's gain over a random policy: {'; '.join(said)}." if said else text
+        cells = ["", ""] if algo in ("grpo", "dapo") or "grpo" not in runs.of else pair_cells(runs, "grpo", algo)
+        lines.append([name_of(runs, algo), score, number(seconds), *cells])
+    return markdown(["", "IQM", "CPU seconds", "GRPO, equal steps", "GRPO, equal seconds"], lines)
 
 
 def missing(runs: Runs) -> str:
@@ -162,102 +104,65 @@ def missing(runs: Runs) -> str:
     return text.strip()
 
 
-def behind(runs: Runs, algo: str) -> list[Task]:
+def tasks_of(name: str, design: str) -> str:
     """
-    :param runs: The runs shown
-    :param algo: One of ours
-    :return: Tasks on which it gains less than half of the best PPO's gain over a random policy, unless that is close to zero
-    """
-    tasks = []
-    for task in LISTS[runs.list]:
-        gains = {
-            name: task.normalised(final_returns(of_one[task.env_id]).mean())
-            for name, of_one in runs.of.items()
-            if of_one[task.env_id] and (name == algo or name.startswith("ppo"))
-        }
-        best = max((gain for name, gain in gains.items() if name != algo), default=0.0)
-        if algo in gains and best >= MARGIN and gains[algo] < best / 2:
-            tasks.append(task)
-    return tasks
-
-
-def by_task(runs: Runs) -> str:
-    """
-    :param runs: The runs shown
+    :param name: Name of a list
+    :param design: Design of GRPO and DAPO
     :return: A row for each task, a column for each algorithm: mean final returns
     """
-    marked = {algo: behind(runs, algo) if algo in OURS else [] for algo in runs.of}
+    runs = shown(name, design)
+    algos = [algo for algo in runs.of if algo in DRAWN]
     lines = []
-    for task in LISTS[runs.list]:
-        means = {algo: final_returns(of_one[task.env_id]).mean() for algo, of_one in runs.of.items() if of_one[task.env_id]}
-        cells = [number(means[algo]) + LESS_THAN_HALF * (task in marked[algo]) if algo in means else "" for algo in runs.of]
-        lines.append([f"{task.env_id}, {steps_text(task.timesteps)}", number(task.low), number(task.high), *cells])
-    return markdown(["task", "random", "reference", *(LABELS[algo] for algo in runs.of)], lines)
+    for task in LISTS[name]:
+        found = [runs.of[algo][task.env_id] for algo in algos]
+        means = [number(final_returns(each).mean()) if each else "" for each in found]
+        lines.append([f"{task.env_id}, {steps_text(task.timesteps)}", *means])
+    table = markdown(["task", *(LABELS[algo] for algo in algos)], lines)
+    return f"{table}\n\n*Return of 100 deterministic episodes after training, mean over the seeds.*"
 
 
-def draw_profile(runs: Runs) -> str:
+def shown(name: str, design: str) -> Runs:
     """
-    :param runs: The runs shown
-    :return: The picture, in Markdown
+    :param name: Name of a list
+    :param design: Design of GRPO and DAPO
+    :return: Its runs
     """
-    name = f"unseen_{runs.list}"
-    thresholds = np.linspace(*CLIP, 161)
-    with figure_of(name, figsize=(7.0, 3.8)) as (figure, axes):
-        for algo in runs.of:
+    found = rows()
+    if design not in designs(found, name):
+        raise SystemExit(f"No runs of {design} on the list {name}. Designs: {', '.join(designs(found, name)) or 'none'}")
+    return select(found, name, design)
+
+
+def profile(name: str, design: str) -> str:
+    """
+    :param name: Name of a list
+    :param design: Design of GRPO and DAPO
+    :return: The picture
+    """
+    runs, image, thresholds = shown(name, design), f"unseen_{name}", np.linspace(*CLIP, 161)
+    drawn = [algo for algo in runs.of if algo in DRAWN]
+    with figure_of(image, figsize=(5.6, 3.6)) as (figure, axes):
+        for algo in drawn:
             band = performance_profile(clipped(scores(runs, algo)), thresholds)
-            draw_band(axes, thresholds, band, label=LABELS[algo], **style(algo, [*runs.of]))
+            draw_band(axes, thresholds, band, label=LABELS[algo], **style(algo, drawn))
         for at in (0.0, 1.0):
             axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
         axes.set(xlabel="normalised score τ (0: random policy, 1: reference)", ylabel="share of runs above τ")
         axes.set(xlim=CLIP, ylim=(-0.02, 1.02))
         axes.grid(alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=3, frameon=False, columnspacing=1.2, handlelength=2.5)
-    caption = f"Share of runs with a score above τ; {SEEDS[runs.list]} seeds on {len(runs.common)} tasks."
-    return picture(name, "Performance profiles", caption)
-
-
-def looks(found: Sequence[Row], name: str) -> str:
-    """
-    :param found: All rows
-    :param name: Name of a list
-    :return: The designs that the list was looked at with
-    """
-    said = []
-    for design in designs(found, name):
-        own = select([row for row in found if row["algo"] in ("grpo", "dapo")], name, design)
-        changes = {json.dumps(row["changes"]) for row in found if row["design"] == design and "changes" in row}
-        iqms = [
-            f"{LABELS[algo]} {interval_text(iqm_interval(clipped(scores(own, algo))), 1.0)}"
-            for algo in ours_in(own)
-            if own.common
-        ]
-        text = f"*{design}*{''.join(f' (`{each}`)' for each in sorted(changes))}"
-        said.append(
-            f"{text}: {', '.join(iqms)}, {len(own.common)} {'task' if len(own.common) == 1 else 'tasks'}" if iqms else text
-        )
-    return f"Designs of GRPO and DAPO that were run on this list: {len(said)}. {'; '.join(said)}."
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1.2, handlelength=2.5)
+    alt = f"Share of runs above each normalised score: {'; '.join(LABELS[algo] for algo in drawn)}"
+    return picture(image, alt, f"Share of runs with a score above τ; {SEEDS[name]} seeds on {len(runs.common)} tasks.")
 
 
 def section(name: str, design: str) -> str:
     """
     :param name: Name of a list
     :param design: Design of GRPO and DAPO
-    :return: The part of the page on this list
+    :return: The algorithms on this list
     """
-    found = rows()
-    if design not in designs(found, name):
-        raise SystemExit(f"No runs of {design} on the list {name}. Designs: {', '.join(designs(found, name)) or 'none'}")
-    runs = select(found, name, design)
-    cells = pairs(runs) if runs.common else {}
-    parts = [finding(runs, cells)]
-    if runs.common:
-        parts += [draw_profile(runs), table(runs, cells)]
-    parts.append(missing(runs))
-    means = f"*Return of 100 deterministic episodes after training, mean over the seeds. {LESS_THAN_HALF}: less than half of "
-    means += "the best PPO's gain over a random policy.*"
-    parts.append(fold("Task by task", f"{by_task(runs)}\n\n{means}"))
-    parts.append(looks(found, name))
-    return "\n\n".join(part for part in parts if part)
+    runs = shown(name, design)
+    return "\n\n".join(part for part in (table(runs) if runs.common else "", missing(runs)) if part)
 
 
 def ablation(name: str, design: str) -> str:
@@ -277,46 +182,13 @@ def ablation(name: str, design: str) -> str:
     runs = Runs(name, design, whole.paper, of, common_tasks(of, name))
     lines = []
     for part in of:
-        changes = f"`{json.dumps(PARTS[part][1])}`" if part in PARTS else ""
-        cells = [labels[part], changes, interval_text(iqm_interval(clipped(scores(runs, part))), 1.0), "", ""]
+        cells = [labels[part], interval_text(iqm_interval(clipped(scores(runs, part))), 1.0), ""]
         if part != "grpo":
             pair = against(scores(runs, "grpo"), scores(runs, part))
-            cells[3:] = [interval_text(pair.difference, 1.0), f"{interval_text(pair.improvement, 1.0)}, {pair.word}"]
+            cells[2] = f"{interval_text(pair.improvement, 1.0)}, {pair.word}"
         lines.append(cells)
-    columns = ["", "changes", "IQM", "defaults: difference of the IQMs", "defaults: probability of ending above"]
+    columns = ["", "IQM", "defaults end above"]
     return "\n\n".join(part for part in (markdown(columns, lines), missing(runs)) if part)
 
 
-def overview() -> str:
-    """
-    :return: The README's rows
-    """
-    shown = {name: design for name, design in arguments_of(PAGE, "unseen")}
-    lines = []
-    for name, (tasks, peers) in OVERVIEW.items():
-        runs = select(rows(), name, shown[name])
-        lines += [["" if i else tasks, name_of(runs, peer), *pair_cells(runs, "grpo", peer)] for i, peer in enumerate(peers)]
-    return markdown(["tasks", "against", "GRPO, equal steps", "GRPO, equal seconds"], lines)
-
-
-WRITERS: Writers = {"unseen": section, "ablation": ablation, "overview": overview}
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("list", choices=("test_2", "test", "development"))
-    parser.add_argument("--design", help="of GRPO and DAPO, from now on")
-    args = parser.parse_args()
-    if args.design:
-        text = PAGE.read_text(encoding="utf-8")
-        text = re.sub(
-            rf"<!-- write: unseen {args.list} [\w.-]+ -->", f"<!-- write: unseen {args.list} {args.design} -->", text
-        )
-        PAGE.write_text(text, encoding="utf-8")
-    refresh_page(PAGE, WRITERS, args.list)
-    refresh_page(INDEX, WRITERS)
-
-
-if __name__ == "__main__":
-    main()
+WRITERS: Writers = {"profile": profile, "unseen": section, "unseen_tasks": tasks_of, "ablation": ablation}

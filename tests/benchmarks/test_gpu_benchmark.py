@@ -35,5 +35,5 @@ def test_everything_is_measured_and_what_fails_is_left_out(monkeypatch: pytest.M
 
     monkeypatch.setattr(gpu, "read_result", lambda name: json.loads(json.dumps(result)))
     said = gpu.table()
-    assert "| LoRA | 2 groups of 4 answers of 3 tokens |" in said and "| PPO, on a CPU |" in said
+    assert "| LoRA | 2 x 4 x 3 |" in said and "| PPO, on a CPU |" in said
     assert "*CPU. Seconds by the clock" in said

@@ -1,4 +1,4 @@
-"""Groups at the edge of what a group is: what becomes of them (docs/algorithms/dapo.md)."""
+"""Groups at the edge of what a group is: what becomes of them (docs/algorithms/grpo.md)."""
 
 from typing import Any
 
