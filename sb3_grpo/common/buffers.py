@@ -197,6 +197,11 @@ class GroupBatch:
         """Whether the policy reads the steps of an episode together."""
         return self.states is not None or isinstance(self.observations, PackedObservations)
 
+    @property
+    def n_together(self) -> int:
+        """How many episodes stay next to each other in minibatches: with texts, those of a group, which read a prompt once."""
+        return self.lengths.shape[1] if isinstance(self.observations, PackedObservations) else 1
+
     @staticmethod
     def joined(batches: Sequence["GroupBatch"]) -> "GroupBatch":
         """
@@ -552,7 +557,7 @@ class GroupRolloutBuffer:
 
 
 def minibatches(
-    episode: th.Tensor, kept: th.Tensor, batch_size: int | None, whole_episodes: bool = False
+    episode: th.Tensor, kept: th.Tensor, batch_size: int | None, whole_episodes: bool = False, n_together: int = 1
 ) -> Iterator[Minibatch]:
     """
     Split the steps of a batch randomly into minibatches of nearly equal size (for whole episodes, as equal as possible).
@@ -562,6 +567,7 @@ def minibatches(
     :param batch_size: Maximum number of steps in a minibatch (exceeded only by a single longer episode), ``None`` for a
         single minibatch
     :param whole_episodes: Keep the steps of an episode together, for ratios per episode and for texts
+    :param n_together: Of whole episodes, keep each run of so many next to each other
     :return: The minibatches
     """
     batch_size = len(kept) if batch_size is None else batch_size
@@ -573,7 +579,11 @@ def minibatches(
     # Steps are ordered by episode: each episode is a contiguous run. One transfer per epoch, none per minibatch.
     lengths = th.bincount(episode[kept]).tolist()
     runs = th.split(kept, lengths)
-    order = [index for index in th.randperm(len(lengths)).tolist() if lengths[index] > 0]
+    permutation = th.randperm(len(lengths))
+    if n_together > 1:
+        runs_of_episodes = th.randperm(-(-len(lengths) // n_together))
+        permutation = permutation[runs_of_episodes[permutation // n_together].argsort(stable=True)]
+    order = [index for index in permutation.tolist() if lengths[index] > 0]
     n_episodes = _n_episodes(np.array([lengths[index] for index in order]), batch_size)
     for episodes in th.tensor(order).split(n_episodes):
         steps = th.cat([runs[index] for index in episodes.tolist()])

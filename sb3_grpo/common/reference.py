@@ -71,7 +71,7 @@ class Reference:
         """
         log_probs = th.empty_like(batch.old_log_prob[batch.rows])
         steps = th.arange(len(batch.rows), device=batch.rows.device)
-        for minibatch in minibatches(batch.episode, steps, batch_size, whole_episodes=True):
+        for minibatch in minibatches(batch.episode, steps, batch_size, whole_episodes=True, n_together=batch.n_together):
             actions = batch.actions[batch.rows[minibatch.steps]]
             log_probs[minibatch.steps] = self.policy.get_distribution(*batch.inputs_at(minibatch)).log_prob(actions)
         return log_probs

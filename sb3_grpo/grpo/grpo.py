@@ -338,7 +338,8 @@ class GRPO(OnGroupAlgorithm):
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):
             # Do a complete pass on the batch, in a new order each time
-            parts = list(minibatches(judged.batch.episode, judged.kept, self.batch_size, whole_episodes))
+            batch, kept = judged.batch, judged.kept
+            parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes, batch.n_together))
             steps = [self._step(judged, parts[i : i + n_accumulated]) for i in range(0, len(parts), n_accumulated)]
             of_epoch = [each for step in steps for each in step]
             if not of_epoch:

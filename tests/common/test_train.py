@@ -131,6 +131,17 @@ def test_minibatches_of_whole_episodes_are_nearly_equal(lengths: list[int], batc
     assert sorted(len(part.steps) for part in parts) == sorted(expected)
 
 
+def test_groups_stay_together() -> None:
+    """Those of two groups in each minibatch, other ones in each epoch, and the members in another order."""
+    episode = th.arange(32).repeat_interleave(3)
+    epochs = [[part.episodes.tolist() for part in minibatches(episode, th.arange(96), 24, True, 4)] for _ in range(3)]
+    for parts in epochs:
+        assert [len({index // 4 for index in part}) for part in parts] == [2] * 4
+        assert sorted(index for part in parts for index in part) == [*range(32)]
+    assert len({tuple(sorted(parts[0])) for parts in epochs}) > 1
+    assert sorted(epochs[0][0]) != epochs[0][0]
+
+
 def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
     # One judgement per step, or one per episode
     assert make_model(GRPO).loss_average == "step"

@@ -56,6 +56,25 @@ def test_learns_to_answer_after_a_warm_start(tmp_path: Path) -> None:
     assert loaded.policy.generate(prompts) == model.policy.generate(prompts)
 
 
+def test_an_update_reads_the_prompt_of_a_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with small minibatches: four groups of four answers, each group in a minibatch of its own."""
+    pairs = [(40 * digit + "=", digit) for digit in "0123456789"]
+    env = VerifierTextVecEnv(16, seed=0, task=PairsTask(pairs), max_answer_tokens=3)
+    sizes: dict[str, Any] = {"group_size": 4, "n_groups": 4, "batch_size": 12, "n_epochs": 1}
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, **sizes)
+    read = model.policy.read
+    n_read = 0
+
+    def counted(tokens: th.Tensor, *args: Any, **kwargs: Any) -> th.Tensor:
+        nonlocal n_read
+        n_read += tokens.numel() if model.policy.training else 0
+        return read(tokens, *args, **kwargs)
+
+    monkeypatch.setattr(model.policy, "read", counted)
+    model.learn(1)
+    assert 4 * 41 <= n_read < 4 * (41 + 4 * 3) + 41
+
+
 @pytest.mark.slow
 def test_ppo_learns_with_the_value_head() -> None:
     settings: Any = {"n_steps": 16, "batch_size": 256, "learning_rate": 2e-3, "gamma": 1.0, "ent_coef": 0.02, "n_epochs": 4}
