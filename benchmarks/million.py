@@ -1,0 +1,106 @@
+"""
+A million steps with defaults: ``python -m benchmarks.million`` (resumes).
+
+GRPO and DAPO with their defaults, PPO with RL Zoo's hyperparameters of ``zoo_configs``, and PPO with our copies, minibatches,
+learning rate and ``VecNormalize``; three seeds, twenty evaluations of ten episodes, trained by RL Zoo.
+"""
+
+import argparse
+import os
+import shutil
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks import common
+from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.figures import draw_curves, label
+from benchmarks.runs import Job, run_missing
+from benchmarks.tuning import zoo
+from sb3_grpo.classroom.compare.findings import interval_text
+from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
+
+RESULTS = common.RESULTS / "million.jsonl"
+TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5")
+STEPS, SEEDS = 1_000_000, range(3)
+DEFAULTS = {"n_envs": 16, "policy": "MlpPolicy"}
+OURS = {**DEFAULTS, "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": 0.001, "normalize": True}
+# Name of the algorithm, and its hyperparameters; None: those of zoo_configs
+ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "grpo": ("grpo", DEFAULTS),
+    "dapo": ("dapo", DEFAULTS),
+    "ppo": ("ppo", None),
+    "PPO, 16 envs, 1e-3": ("ppo", OURS),
+}
+
+
+def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
+    """
+    :param task: One of ``TASKS``
+    :param arm: One of ``ARMS``
+    :param seed: Seed of the training
+    :param folder: Where files go
+    :return: Steps and mean returns of the evaluations
+    """
+    algo, entry = ARMS[arm]
+    if entry is None:
+        entry = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())[task]
+    name = f"{task}-{list(ARMS).index(arm)}-{seed}"
+    logs = folder / name
+    shutil.rmtree(logs, ignore_errors=True)
+    options = ("-n", STEPS, "--seed", seed, "--eval-freq", STEPS // 20, "--eval-episodes", 10, "--n-eval-envs", 10)
+    zoo(name, algo, task, {**entry, "n_timesteps": STEPS}, folder, logs, *options)
+    [path] = logs.glob("*/*/evaluations.npz")
+    found = np.load(path)
+    shutil.rmtree(logs)
+    return {"steps": found["timesteps"].tolist(), "returns": found["results"].mean(1).round(2).tolist()}
+
+
+def curves() -> str:
+    """
+    :return: The curves of all tasks, and a row for each task, in Markdown
+    """
+    rows = common.rows(RESULTS)
+    drawn: dict[str, list[Any]] = {arm: [] for arm in ARMS}
+    lines = []
+    for task in TASKS:
+        line = [task]
+        for arm in ARMS:
+            found = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
+            complete = len(found) == len(SEEDS)
+            # The last evaluation of a run that ends with its last rollout may be missing in another one
+            n = min((len(row["steps"]) for row in found), default=0)
+            returns = np.array([row["returns"][:n] for row in found]) if complete else None
+            drawn[arm].append(None if returns is None else (np.array(found[0]["steps"][:n]), iqm_curve(returns)))
+            line.append("" if returns is None else interval_text(iqm_interval([returns[:, -1]])))
+        lines.append(line)
+    draw_curves("million", TASKS, drawn)
+    alt = f"Return over a million steps of {', '.join(map(label, ARMS))} on {', '.join(TASKS)}"
+    caption = (
+        "Three seeds: IQM of deterministic evaluations in ten episodes, with its 95% bootstrap interval. Table: the last one"
+    )
+    table = markdown(["", *map(label, ARMS)], lines)
+    return f"{picture('million', alt, caption)}\n\n{table}"
+
+
+WRITERS: Writers = {"million": curves}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("million"))
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
+    parser.add_argument("--arms", nargs="+", default=[*ARMS], choices=[*ARMS])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    jobs: list[Job] = [{"task": task, "arm": arm, "seed": seed} for seed, task, arm in product(SEEDS, args.tasks, args.arms)]
+    run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
+
+
+if __name__ == "__main__":
+    main()
