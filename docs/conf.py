@@ -70,7 +70,7 @@ def add_lecture(app: Any, exception: Exception | None) -> None:
     :param exception: What went wrong, if anything
     """
     if exception is None:
-        write_lecture(Path(app.outdir) / "lecture_page.html")
+        write_lecture(Path(app.outdir) / "lecture_page.html", home="index.html")
 
 
 def setup(app: Any) -> None:

@@ -41,7 +41,7 @@ def curves() -> str:
     :return: Accuracy by tokens in each task, and by minutes next to TRL
     """
     runs = _runs()
-    with figure_of("language_model", 2, 2, figsize=(6.4, 4.6), sharey=True) as (figure, grid):
+    with figure_of("language_model", 2, 2, figsize=(4.8, 4.6), sharey=True) as (figure, grid):
         for axes, task in zip(grid.flat, ONE_TURN, strict=False):
             for variant in (each for each in learning.VARIANTS if each in NAMES):
                 look = style(variant, [*NAMES])

@@ -17,6 +17,7 @@ from sb3_grpo.classroom.lecture.html import script_json, source_of
 from sb3_grpo.classroom.lecture.runs import kls
 
 HERE = files("sb3_grpo.classroom.lecture")
+REPOSITORY = "https://github.com/sb3-grpo/sb3-grpo"
 # File name of each chapter and the text of its link at the top of the page
 CHAPTERS = {
     "vpg": "Policy gradient",
@@ -35,18 +36,20 @@ LEARNING = ("chance.js", "networks.js", "cartpole.js", "learning.js", "training.
 SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "game.js", "widgets", "exercises.js", "slides.js", "page.js")
 
 
-def write_lecture(path: Path) -> Path:
+def write_lecture(path: Path, home: str = REPOSITORY) -> Path:
     """
     :param path: File to write the page to
+    :param home: Where the name of the package leads
     :return: The same path
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(lecture_page(), encoding="utf-8")
+    path.write_text(lecture_page(home), encoding="utf-8")
     return path
 
 
-def lecture_page() -> str:
+def lecture_page(home: str = REPOSITORY) -> str:
     """
+    :param home: Where the name of the package leads
     :return: The page, as HTML
     """
     environment = _environment()
@@ -54,6 +57,7 @@ def lecture_page() -> str:
     chapters = {name: _chapter(environment, name) for name in CHAPTERS}
     return environment.from_string(_asset("page.html")).render(
         version=sb3_grpo.__version__,
+        home=home,
         chapters=chapters,
         names=CHAPTERS,
         titles={name: _title(name) for name in CHAPTERS},
