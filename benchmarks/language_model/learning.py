@@ -38,6 +38,8 @@ _GROUPS = {key: PRETRAINED[key] for key in ("group_size", "n_groups")}
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {**presets.GRPO_PAPER, **_GROUPS},
     "dapo": {**PRETRAINED},
+    # Dynamic sampling costs answers: with it, half as many again
+    "dapo_all_groups": {**PRETRAINED, "dynamic_sampling": False, "advantage_scale": "group"},
     "dppo": {**PRETRAINED, "policy_loss": "dppo", "clip_range_high": None},
     "maxrl": {**PRETRAINED, "advantage": "maxrl"},
     "dr_grpo": {**presets.DR_GRPO, **_GROUPS, "batch_size": None},

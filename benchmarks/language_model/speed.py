@@ -4,7 +4,8 @@ A pretrained language model: tokens per second and memory, next to TRL: ``python
 Subjects take turns, each in a process with one torch thread: DAPO with ``CausalLMPolicy``, TRL's ``GRPOTrainer``, and the bare
 model: one forward and backward pass over each distinct token of the update, without a loss, which is the limit of any trainer
 with these layers. All have the same SmolLM2 with the same LoRA, the same prompts, group and lengths, one epoch, one optimizer
-step per update. TRL needs ``pip install trl``. Appends to ``benchmarks/results/language_model/speed.jsonl``.
+step per update, or four with minibatches of one group. TRL needs ``pip install trl``. Appends to
+``benchmarks/results/language_model/speed.jsonl``.
 """
 
 import argparse
@@ -49,15 +50,24 @@ class Shape(NamedTuple):
     :param answer: Tokens of an answer
     :param group: Answers to a prompt
     :param n_groups: Prompts of an update
+    :param n_minibatches: Optimizer steps of an update
     """
 
     prompt: int
     answer: int
     group: int
     n_groups: int
+    n_minibatches: int = 1
 
 
-SHAPES = [Shape(60, 6, 16, 2), Shape(60, 64, 16, 1), Shape(250, 6, 16, 1), Shape(250, 64, 16, 1), Shape(1000, 256, 16, 1)]
+SHAPES = [
+    Shape(60, 6, 16, 2),
+    Shape(60, 64, 16, 1),
+    Shape(250, 6, 16, 1),
+    Shape(250, 64, 16, 1),
+    Shape(250, 16, 16, 4, 4),
+    Shape(1000, 256, 16, 1),
+]
 # Too long for three repeats; TRL needs smaller minibatches there
 LONG = SHAPES[-1]
 
@@ -146,7 +156,7 @@ def train(
         learning_rate=1e-5,
         group_size=shape.group,
         n_groups=shape.n_groups,
-        batch_size=None,
+        batch_size=shape.group * shape.n_groups * shape.answer // shape.n_minibatches,
         n_epochs=1,
         gamma=1.0,
         advantage="outcome",
@@ -196,9 +206,10 @@ def trl(shape: Shape, n_updates: int) -> dict[str, float]:
     class Clock(TrainerCallback):
         """Records the time after each update."""
 
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(time.process_time())
-            rollout.append(stopwatch.spent["_generate_and_score_completions"])
+        def on_step_end(self, args: Any, state: Any, *others: Any, **kwargs: Any) -> None:
+            if state.global_step % shape.n_minibatches == 0:
+                ends.append(time.process_time())
+                rollout.append(stopwatch.spent["_generate_and_score_completions"])
 
     tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
     with tempfile.TemporaryDirectory() as folder:
@@ -207,11 +218,11 @@ def trl(shape: Shape, n_updates: int) -> dict[str, float]:
             reward_funcs=reward,
             args=GRPOConfig(
                 output_dir=folder,
-                max_steps=n_updates + 1,
+                max_steps=(n_updates + 1) * shape.n_minibatches,
                 num_generations=shape.group,
                 generation_batch_size=n_answers,
                 per_device_train_batch_size=n_at_a_time,
-                gradient_accumulation_steps=n_answers // n_at_a_time,
+                gradient_accumulation_steps=n_answers // n_at_a_time // shape.n_minibatches,
                 max_completion_length=shape.answer,
                 learning_rate=1e-5,
                 seed=0,
@@ -264,12 +275,12 @@ def main() -> None:
         subject, shape = args.one[0], Shape(*json.loads(args.one[1]))
         print(json.dumps(getattr(speed, subject)(shape, args.updates)))
         return
-    done = {(row["subject"], tuple(row["shape"]), row["repeat"]) for row in common.rows(OUTPUT)}
+    done = {(row["subject"], Shape(*row["shape"]), row["repeat"]) for row in common.rows(OUTPUT)}
     OUTPUT.parent.mkdir(exist_ok=True)
     for repeat in range(N_REPEATS):
         for shape in SHAPES:
             for subject in SUBJECTS:
-                if (subject, tuple(shape), repeat) in done or (shape == LONG and repeat > 0):
+                if (subject, shape, repeat) in done or (shape == LONG and repeat > 0):
                     continue
                 figures = in_process(__spec__.name, "--updates", args.updates, "--one", subject, json.dumps(shape))
                 row = {"subject": subject, "shape": shape, "repeat": repeat, **figures}

@@ -92,6 +92,13 @@ class PackedObservations:
         """
         raise NotImplementedError
 
+    def begin_long(self, lengths: th.Tensor) -> bool:
+        """
+        :param lengths: (B, G) steps per episode
+        :return: Whether reading what the episodes of a group begin with takes most of the time of an update
+        """
+        return False
+
 
 @dataclass(frozen=True)
 class RecurrentSteps:
@@ -199,8 +206,9 @@ class GroupBatch:
 
     @property
     def n_together(self) -> int:
-        """How many episodes stay next to each other in minibatches: with texts, those of a group, which read a prompt once."""
-        return self.lengths.shape[1] if isinstance(self.observations, PackedObservations) else 1
+        """How many episodes stay next to each other in minibatches: with long prompts, those of a group, which share one."""
+        together = isinstance(self.observations, PackedObservations) and self.observations.begin_long(self.lengths)
+        return self.lengths.shape[1] if together else 1
 
     @staticmethod
     def joined(batches: Sequence["GroupBatch"]) -> "GroupBatch":

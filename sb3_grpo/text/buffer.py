@@ -14,6 +14,9 @@ from sb3_grpo.text.tokens import token_lengths
 from sb3_grpo.text.tree import TokenSteps
 from sb3_grpo.utils.devices import to_device
 
+# Tokens of a prompt, on average, from which on minibatches consist of whole groups
+LONG_PROMPT = 128
+
 
 @dataclass
 class EpisodeTexts(PackedObservations):
@@ -41,6 +44,14 @@ class EpisodeTexts(PackedObservations):
         place[minibatch.episodes] = np.arange(len(minibatch.episodes))
         place_of, steps = to_device(place, episode.device), minibatch.steps
         return TokenSteps(self.texts[minibatch.episodes, :longest], place_of[episode[steps]], self.last[steps])
+
+    def begin_long(self, lengths: th.Tensor) -> bool:
+        """
+        :param lengths: (B, G) steps per episode
+        :return: Whether prompts are long. Shorter ones are mixed in minibatches, as single groups are poor estimates
+        """
+        # The last observation has the prompt and all tokens but the last one
+        return float(self.n_tokens.mean()) - float(lengths.double().mean()) + 1 > LONG_PROMPT
 
     @staticmethod
     def joined(parts: Sequence["EpisodeTexts"]) -> "EpisodeTexts":
