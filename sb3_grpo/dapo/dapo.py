@@ -24,9 +24,9 @@ class DAPO(GRPO):
 
     :class:`GRPO` with three other defaults: the ratio may rise further than it may fall (``clip_range_high``), the loss is
     averaged over steps (``loss_average``), and groups without a signal are replaced (``dynamic_sampling``). The KL divergence
-    from a reference policy is off in both. Overlong filtering and the soft overlong punishment (``overlong_filter``, ``overlong_range``) are
-    off by default, because in control tasks the episodes truncated by the time limit are often the best ones (CartPole), or
-    every episode is truncated (Pendulum). The paper's settings are available as a preset:
+    from a reference policy is off in both. Overlong filtering and the soft overlong punishment (``overlong_filter``,
+    ``overlong_range``) are off by default, because in control tasks the episodes truncated by the time limit are often the
+    best ones (CartPole), or every episode is truncated (Pendulum). The paper's settings are available as a preset:
     ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     All other parameters are described in :class:`GRPO`, and have the same defaults.
