@@ -15,6 +15,7 @@ steps).
 import argparse
 import json
 import os
+from collections.abc import Iterable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -79,7 +80,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "gspo, groups": {**GROUPS, "ratio_level": "episode", "clip_range": 3e-4, "clip_range_high": 4e-4},
     "dynamic sampling, groups": {**GROUPS, "dynamic_sampling": True},
 }
-WINNERS = ("clip, groups", "maxrl, groups")
+# What wins, and its baseline
+RUN_UNSEEN = ("clip, groups", "maxrl, groups")
 
 
 def baseline(arm: str, task: str) -> str:
@@ -162,14 +164,15 @@ def scores() -> dict[tuple[str, str], np.ndarray]:
     return {key: np.array([*each.values()]) for key, each in found.items() if len(each) == N_SEEDS}
 
 
-def table(every: dict[str, Task]) -> str:
+def table(every: dict[str, Task], arms: Iterable[str]) -> str:
     """
     :param every: Tasks
+    :param arms: Some of ``ARMS``
     :return: Interquartile means, and the probability of ending above the baseline with its interval, as a table in Markdown
     """
     found = scores()
     lines = ["| loss | " + " | ".join(every) + " | ends above its baseline |", "|---" * (len(every) + 2) + "|"]
-    for arm in ARMS if every is TASKS else WINNERS:
+    for arm in arms:
         cells = [f"{iqm(found[arm, task]):.2f}" if (arm, task) in found else "" for task in every]
         tasks = [task for task in every if (arm, task) in found and (baseline(arm, task), task) in found]
         above = ""
@@ -190,14 +193,14 @@ def main() -> None:
     parser.add_argument("--unseen", action="store_true", help="the tasks of unseen")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    every = UNSEEN if args.unseen else TASKS
+    every, arms = (UNSEEN, RUN_UNSEEN) if args.unseen else (TASKS, tuple(ARMS))
     if args.table:
-        print(table(every))
+        print(table(every, arms))
     elif args.one:
         th.set_num_threads(1)
         print(json.dumps(run(**json.loads(args.one))))
     else:
-        runs = product(range(N_SEEDS), every, WINNERS if args.unseen else ARMS)
+        runs = product(range(N_SEEDS), every, arms)
         jobs: list[Job] = [
             {"arm": arm, "task": task, "seed": seed} for seed, task, arm in runs if args.unseen or fits(arm, task)
         ]

@@ -38,7 +38,7 @@ _GROUPS = {key: PRETRAINED[key] for key in ("group_size", "n_groups")}
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {**presets.GRPO_PAPER, **_GROUPS},
     "dapo": {**PRETRAINED},
-    # Dynamic sampling costs answers: with it, half as many again
+    # As TRL: no group is dropped, and advantages are divided by the deviation of their group
     "dapo_all_groups": {**PRETRAINED, "dynamic_sampling": False, "advantage_scale": "group"},
     "dppo": {**PRETRAINED, "policy_loss": "dppo", "clip_range_high": None},
     "maxrl": {**PRETRAINED, "advantage": "maxrl"},

@@ -4,12 +4,13 @@ A pretrained language model: tokens per second and memory, next to TRL: ``python
 Subjects take turns, each in a process with one torch thread: DAPO with ``CausalLMPolicy``, TRL's ``GRPOTrainer``, and the bare
 model: one forward and backward pass over each distinct token of the update, without a loss, which is the limit of any trainer
 with these layers. All have the same SmolLM2 with the same LoRA, the same prompts, group and lengths, one epoch, one optimizer
-step per update, or four with minibatches of one group. TRL needs ``pip install trl``. Appends to
+step per update, or four with minibatches of one group (also with mixed ones). TRL needs ``pip install trl``. Appends to
 ``benchmarks/results/language_model/speed.jsonl``.
 """
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from sb3_grpo.text.pretrained import SMOLLM2, find_model
 
 OUTPUT = common.RESULTS / "language_model" / "speed.jsonl"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
-SUBJECTS = ("ours", "trl", "bare")
+SUBJECTS = ("ours", "mixed", "trl", "bare")
 N_REPEATS = 3
 # Arguments of TRL: the loss and the sampling of DAPO, on a CPU, and nothing written
 TRL: dict[str, Any] = {
@@ -117,6 +118,18 @@ def ours(shape: Shape, n_updates: int) -> dict[str, float]:
     tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
     policy_kwargs = {"model": find_model(SMOLLM2), "lora": LORA}
     return train(shape, n_updates, tokenizer, prompts(tokenizer, shape, 64), policy_kwargs)
+
+
+def mixed(shape: Shape, n_updates: int) -> dict[str, float]:
+    """
+    :param shape: Lengths
+    :param n_updates: Number of updates that are counted
+    :return: See :func:`of_updates`. Minibatches have answers to all prompts
+    """
+    from sb3_grpo.text import buffer
+
+    buffer.LONG_PROMPT = math.inf  # type: ignore[assignment]
+    return ours(shape, n_updates)
 
 
 def train(
@@ -281,6 +294,8 @@ def main() -> None:
         for shape in SHAPES:
             for subject in SUBJECTS:
                 if (subject, shape, repeat) in done or (shape == LONG and repeat > 0):
+                    continue
+                if subject == "mixed" and shape.n_minibatches == 1:
                     continue
                 figures = in_process(__spec__.name, "--updates", args.updates, "--one", subject, json.dumps(shape))
                 row = {"subject": subject, "shape": shape, "repeat": repeat, **figures}

@@ -73,7 +73,8 @@ class Minibatch(NamedTuple):
         """
         steps, episodes = self.steps[rank::n_ranks], None
         if self.episodes is not None:
-            episodes = self.episodes[rank::n_ranks]
+            # Neighbours, which may begin with the same prompt
+            episodes = np.array_split(self.episodes, n_ranks)[rank]
             steps = self.steps[th.isin(episode[self.steps], th.as_tensor(episodes, device=self.steps.device))]
         if len(steps):
             return Minibatch(steps, episodes, self.n_minibatches, len(self.steps))
@@ -95,7 +96,7 @@ class PackedObservations:
     def begin_long(self, lengths: th.Tensor) -> bool:
         """
         :param lengths: (B, G) steps per episode
-        :return: Whether reading what the episodes of a group begin with takes most of the time of an update
+        :return: Whether what episodes begin with is long, so that those with the same beginning should be read together
         """
         return False
 
@@ -206,7 +207,7 @@ class GroupBatch:
 
     @property
     def n_together(self) -> int:
-        """How many episodes stay next to each other in minibatches: with long prompts, those of a group, which share one."""
+        """How many episodes stay next to each other in minibatches: those of a group, if prompts are long."""
         together = isinstance(self.observations, PackedObservations) and self.observations.begin_long(self.lengths)
         return self.lengths.shape[1] if together else 1
 

@@ -14,7 +14,7 @@ from sb3_grpo.text.tokens import token_lengths
 from sb3_grpo.text.tree import TokenSteps
 from sb3_grpo.utils.devices import to_device
 
-# Tokens of a prompt, on average, from which on minibatches consist of whole groups
+# Tokens of a prompt, on average, from which on the answers of a group stay next to each other in minibatches
 LONG_PROMPT = 128
 
 
@@ -48,10 +48,11 @@ class EpisodeTexts(PackedObservations):
     def begin_long(self, lengths: th.Tensor) -> bool:
         """
         :param lengths: (B, G) steps per episode
-        :return: Whether prompts are long. Shorter ones are mixed in minibatches, as single groups are poor estimates
+        :return: Whether prompts are long. Shorter ones are mixed in minibatches: a single group is a poor estimate
         """
-        # The last observation has the prompt and all tokens but the last one
-        return float(self.n_tokens.mean()) - float(lengths.double().mean()) + 1 > LONG_PROMPT
+        n_steps = lengths.flatten()
+        first = (n_steps.cumsum(0) - n_steps)[n_steps > 0]
+        return bool(self.last[first].double().mean() + 1 > LONG_PROMPT)
 
     @staticmethod
     def joined(parts: Sequence["EpisodeTexts"]) -> "EpisodeTexts":

@@ -17,10 +17,10 @@ from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.token_distribution import TokenDistribution, choose_tokens
-from sb3_grpo.text.tokens import PAD, TokenSpace, check_token_ids, encode_prompt, token_lengths
+from sb3_grpo.text.tokens import PAD, TokenSpace, check_token_ids, encode_prompt, padded_tokens, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
 from sb3_grpo.text.tree import TokenSteps, row_limit
-from sb3_grpo.text.warm_start import padded_tokens, pretrain
+from sb3_grpo.text.warm_start import pretrain
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Number, Whole
 

@@ -137,3 +137,11 @@ def token_lengths(observations: np.ndarray) -> np.ndarray:
     :return: (...) number of tokens
     """
     return (observations != PAD).sum(axis=-1)
+
+
+def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
+    """
+    :param texts: Token ids of each text
+    :return: (n, length of the longest) token ids padded on the right
+    """
+    return th.nn.utils.rnn.pad_sequence([th.tensor(tokens) for tokens in texts], batch_first=True, padding_value=PAD)

@@ -1,15 +1,13 @@
 """Warm start of text policies: next-token prediction on worked examples."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch as th
 import torch.nn.functional as F
-from torch import nn
 
-from sb3_grpo.text.tokens import PAD, encode_prompt
+from sb3_grpo.text.tokens import PAD, encode_prompt, padded_tokens
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Whole
 from sb3_grpo.utils.user_warnings import warn_user
@@ -42,7 +40,6 @@ def pretrain(
     Warm start by next-token prediction on worked examples, as reinforcement learning needs some right answers to begin
     with. Warns if the policy then answers none of the prompts right.
 
-    :param policy: The policy, of which this is a method
     :param texts: Worked examples. For a pair (prompt, answer), only the answer is learned; for a single text, all of it
     :param n_epochs: Number of passes over the examples
     :param batch_size: Number of examples per gradient step
@@ -155,11 +152,3 @@ def _encode_example(policy: "TokenPolicyMixin", example: str | tuple[str, str]) 
             f"(policy_kwargs=dict(context=...)), but {example!r} has {len(tokens)}."
         )
     return tokens, max(1, len(given))
-
-
-def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
-    """
-    :param texts: Token ids of each text
-    :return: (n, length of the longest) token ids padded on the right
-    """
-    return nn.utils.rnn.pad_sequence([th.tensor(tokens) for tokens in texts], batch_first=True, padding_value=PAD)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,21 @@ def test_minibatches_of_whole_episodes_are_nearly_equal(lengths: list[int], batc
 
 
 def test_groups_stay_together() -> None:
-    """Those of two groups in each minibatch, other ones in each epoch, and the members in another order."""
-    episode = th.arange(32).repeat_interleave(3)
-    epochs = [[part.episodes.tolist() for part in minibatches(episode, th.arange(96), 24, True, 4)] for _ in range(3)]
-    for parts in epochs:
-        assert [len({index // 4 for index in part}) for part in parts] == [2] * 4
-        assert sorted(index for part in parts for index in part) == [*range(32)]
-    assert len({tuple(sorted(parts[0])) for parts in epochs}) > 1
-    assert sorted(epochs[0][0]) != epochs[0][0]
+    """Next to each other, where minibatches begin and end in the middle of a group as well, in a new order in each epoch."""
+    th.manual_seed(0)
+    lengths = th.randint(1, 6, (32,))
+    episode = th.arange(32).repeat_interleave(lengths)
+    kept = th.arange(len(episode))[episode != 5]
+    orders = []
+    for _ in range(2):
+        parts = list(minibatches(episode, kept, 10, True, 4))
+        orders.append([int(index) for part in parts for index in part.episodes])
+        assert sorted(orders[-1]) == [index for index in range(32) if index != 5]
+        groups = [index // 4 for index in orders[-1]]
+        assert sum(one != other for one, other in itertools.pairwise(groups)) == 7
+    assert [index // 4 for index in orders[0]] != [index // 4 for index in orders[1]]
+    first, second = ([index for index in order if index < 4] for order in orders)
+    assert first != second, "members are shuffled as well"
 
 
 def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from toy_envs import Numbered
 from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.envs import CharTokenizer, GuessNumberTask, HardPrompts, Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.text.buffer import EpisodeTexts
 from sb3_grpo.text.callbacks import TextEvalCallback, WarmStart, pass_at_k
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 from sb3_grpo.text.tokens import PAD
@@ -75,6 +76,13 @@ def test_an_update_reads_a_long_prompt_once(length: int, monkeypatch: pytest.Mon
     model.learn(1)
     once = 4 * (length + 1 + 4 * 3)
     assert (n_read < once + length) == (length > 128)
+
+
+@pytest.mark.parametrize(("prompt", "is_long"), [(2, False), (200, True)])
+def test_replies_do_not_make_a_prompt_long(prompt: int, is_long: bool) -> None:
+    first, second = prompt - 1, prompt + 200  # the last tokens that two answers follow, with a long reply in between
+    texts = EpisodeTexts(np.zeros((2, 500), np.int64), np.array([second + 1] * 2), th.tensor([first, second] * 2))
+    assert texts.begin_long(th.tensor([[2, 2]])) == is_long
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_entry_takes_a_few_updates(algo: str, name: str, tmp_path: Path) -> None
 
 def network(algo: str, name: str) -> tuple[Any, ...]:
     """The layers of the actor, what activates them, and the observations they get."""
-    entry = ENTRIES[algo][name]
+    entry = ENTRIES[algo].get(name, ENTRIES[algo]["default"])
     kwargs = eval(entry.get("policy_kwargs", "{}"), {"nn": th.nn, "RMSpropTFLike": None})
     layers = kwargs.pop("net_arch", None)
     actor = layers["pi"] if isinstance(layers, dict) else layers
