@@ -54,6 +54,16 @@ def length(group: Group) -> int:
     return sum(episode.length for episode in group.episodes)
 
 
+def long_texts() -> Any:
+    """Prompts of more than 128 tokens, whose groups stay together in minibatches."""
+    pairs = [(140 * digit + "=", digit) for digit in "0123456789"]
+    env = VerifierTextVecEnv(16, seed=0, task=pairs)
+    sizes: dict[str, Any] = {"group_size": 8, "n_groups": 2, "batch_size": 16, "ent_coef": 0.1}
+    model: Any = DAPO("TokenPolicy", env, **sizes, policy_kwargs=TINY_TEXT, seed=0, device="cpu")
+    model.policy.pretrain(pairs, n_epochs=30)
+    return model
+
+
 ROWS = {
     "steps": Row(configurations.steps_dapo, {}),
     "steps, one minibatch": Row(configurations.steps_dapo, {"batch_size": None}),
@@ -78,6 +88,7 @@ ROWS = {
     "stacked frames": Row(configurations.groups_atari, {"n_groups": 2}),
     "texts": Row(configurations.texts_dapo, {"dynamic_sampling": False}),
     "texts, dead groups on one rank": Row(configurations.texts_dapo, {"dynamic_sampling": False, "n_groups": 6}, is_live),
+    "texts with long prompts": Row(long_texts, {"dynamic_sampling": False}),
     "texts with KL in the reward": Row(configurations.texts_rloo, {}),
 }
 
