@@ -23,6 +23,10 @@ from sb3_grpo.utils.parameters import Whole
 _STATE = ("_first", "_generators", "_ordinary_seeds", "reset_infos")
 
 
+# Names that TRL has for arguments
+_OF_TRL = {"reward_funcs": "verifier", "max_completion_length": "max_answer_tokens", "max_prompt_length": "max_prompt_tokens"}
+
+
 class VerifierTextVecEnv(TextEpisodes, VecEnv):
     """
     Equivalent to ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each wrapped in a ``Monitor`` and a
@@ -38,6 +42,8 @@ class VerifierTextVecEnv(TextEpisodes, VecEnv):
     """
 
     def __init__(self, num_envs: int, seed: int | None = None, task: Any = "arithmetic", **settings: Any):
+        for name in settings.keys() & _OF_TRL:
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}: write {_OF_TRL[name]}")
         num_envs = Whole().check("num_envs", num_envs)
         TextEpisodes.__init__(self, TextEpisodeRules(task, **settings), num_envs)
         # Rare operations are left to one ordinary environment, so that they work as everywhere else

@@ -1,6 +1,7 @@
 """What scores the answers of a text environment, from the arguments of its user."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,27 @@ def make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
         columns = {"answer", *(name for item in items or () for name in item.metadata)}
         return Scorer(RewardFunctions(functions, columns), task.columns), False
     if callable(verifier):
+        _check_takes_two(verifier)
         return Scorer(verifier, task.reference), False
     raise ValueError(
         f"verifier={verifier!r:.200} has to be a function f(answer, reference), 'exact', 'math' or None, or one or several "
         "reward functions f(prompts, completions, **columns)"
     )
+
+
+def _check_takes_two(verifier: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(verifier)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
+    try:
+        signature.bind("answer", "reference")
+    except TypeError as error:
+        name = getattr(verifier, "__name__", type(verifier).__name__)
+        raise ValueError(
+            f"The verifier {name}{signature} is called with an answer and its reference: {error}. Write {name}(answer, "
+            f"reference), or {name}(prompts, completions, **columns), which is given lists"
+        ) from None
 
 
 def checked_weights(weights: Any, functions: Mapping[str, Any] | None) -> dict[str, float]:

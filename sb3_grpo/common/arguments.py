@@ -41,6 +41,11 @@ REFUSED_ARGUMENTS = {
     "num_generations": "write group_size",
     "epsilon": "write clip_range",
     "epsilon_high": "write clip_range_high",
+    "num_iterations": "write n_epochs",
+    "loss_type": "write policy_loss and loss_average, or take one of sb3_grpo.presets",
+    "scale_rewards": "write advantage_scale",
+    "reward_funcs": "write verifier, which is an argument of the environment",
+    "max_completion_length": "write max_answer_tokens, which is an argument of the environment",
 }
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}

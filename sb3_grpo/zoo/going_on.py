@@ -16,10 +16,12 @@ def as_model(path: str) -> str:
     """
     :param path: the argument of ``-i``
     :return: the newest checkpoint if it is a folder, which the RL Zoo does not accept; otherwise the path itself
-    :raises UsageError: if it is a folder without checkpoints
+    :raises UsageError: if it is neither a model nor a folder with checkpoints
     """
+    if Path(path).is_file():
+        return path
     try:
-        return str(newest_checkpoint(path).path) if Path(path).is_dir() else path
+        return str(newest_checkpoint(path).path)
     except FileNotFoundError as error:
         raise UsageError(
             f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in "

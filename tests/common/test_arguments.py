@@ -168,7 +168,8 @@ def test_whole_numbers_of_numpy_are_saved_as_whole_numbers(name: str, tmp_path: 
 
 def test_arguments_that_only_ppo_or_the_policy_has() -> None:
     of_ppo = inspect.signature(PPO).parameters.keys() - inspect.signature(GRPO).parameters.keys()
-    of_others = {"aux_vf_coef", "lr", "beta", "num_generations", "epsilon", "epsilon_high"}
+    of_trl = {"beta", "num_generations", "epsilon", "epsilon_high", "num_iterations", "loss_type", "scale_rewards"}
+    of_others = {"aux_vf_coef", "lr", "reward_funcs", "max_completion_length"} | of_trl
     assert {*REFUSED_ARGUMENTS} == of_ppo | of_others
     for algorithm in (GRPO, DAPO):
         for name, advice in REFUSED_ARGUMENTS.items():

@@ -376,3 +376,17 @@ def test_parts_need_an_environment_that_has_some() -> None:
         model.learn(200)
     with pytest.raises(ValueError, match=r"n_steps=8 takes .* and normalize_reward_parts=True needs whole"):
         GRPO("MlpPolicy", "CartPole-v1", n_steps=8, normalize_reward_parts=True)
+
+
+@pytest.mark.parametrize("verifier", [lambda answer: 1.0, lambda answer, reference, more: 1.0])
+def test_a_verifier_of_another_signature_is_refused_at_once(verifier: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"<lambda>\(answer.*\) is called with an answer and its reference: .* Write <lambda>"
+    ):
+        VerifierTextVecEnv(4, verifier=verifier)
+    VerifierTextVecEnv(4, verifier=lambda answer, reference, more=1: 1.0)
+
+
+def test_names_of_trl_are_translated() -> None:
+    with pytest.raises(TypeError, match="has no argument 'max_completion_length': write max_answer_tokens"):
+        VerifierTextVecEnv(4, max_completion_length=8)
