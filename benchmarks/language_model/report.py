@@ -89,13 +89,14 @@ def rates() -> str:
     for row in rows(speed.OUTPUT):
         measured[tuple(row["shape"])][row["subject"]][row["repeat"]] = row
     lines = []
-    for (prompt, answer, *_), subjects in measured.items():
+    for (prompt, answer, _, n_groups, *_), subjects in measured.items():
         both = subjects["ours"], subjects["trl"]
         rate = median(row["tokens_per_second"] for row in both[0].values())
         ratios = [both[0][each]["tokens_per_second"] / both[1][each]["tokens_per_second"] for each in both[0].keys() & both[1]]
-        memory = [f"{median(row['peak_memory_mib'] for row in each.values()) / 1024:.1f}" for each in both]
-        lines.append([str(prompt), str(answer), f"{rate:.0f}", f"{median(ratios):.1f}", " and ".join(memory)])
-    return markdown(["prompt", "answer", "tokens per CPU second", "times TRL's", "GiB: ours and TRL"], lines)
+        memory = [f"{median(row['peak_memory_mib'] for row in each.values()) / 1024:.1f}" for each in both if each]
+        times = f"{median(ratios):.1f}" if ratios else ""
+        lines.append([str(prompt), str(answer), str(n_groups), f"{rate:.0f}", times, " and ".join(memory)])
+    return markdown(["prompt", "answer", "groups", "tokens per CPU second", "times TRL's", "GiB: ours and TRL"], lines)
 
 
 WRITERS: Writers = {"language_model_curves": curves, "language_model_finals": finals, "language_model_rates": rates}

@@ -1,7 +1,7 @@
 """
 What the page on DAPO's changes shows, and the data of the lecture's widget: ``python -m benchmarks.switches.report``.
 
-Reads ``benchmarks/results/switches.jsonl`` and ``group_noise.json``. Nothing is trained.
+Reads ``benchmarks/results/switches.jsonl``. Nothing is trained.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.blocks import Writers, markdown, picture
-from benchmarks.common import ROOT, read_result, rows
+from benchmarks.common import ROOT, rows
 from benchmarks.figures import draw_dots, figure_of
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.tasks import Arm, five, ladder, ordered
 from sb3_grpo.classroom.compare.findings import interval_text
-from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
+from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
 
 BOTH = ("control", "text")
 DATA = ROOT / "sb3_grpo" / "classroom" / "lecture" / "data" / "switches.json"
@@ -105,23 +105,6 @@ def draw_effects(of: dict[str, dict[str, Effects]]) -> str:
     return picture("switches", alt, caption)
 
 
-def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
-    """
-    :param noise: Noise of the gradient
-    :param sizes: Runs with groups of several sizes
-    :return: A row for each size
-    """
-    of_size = {int(arm[0].partition("=")[2]): arm for arm in sizes.curves}
-    lines = []
-    for size, interval in zip(noise["sizes"], noise["none"]["noise"], strict=True):
-        if arm := of_size.get(size):
-            # For an update of 16 episodes
-            of_update = Interval(*(np.array(interval) * np.sqrt(size / 16)).tolist())
-            learned = [interval_text(iqm_interval([each])) for each in (sizes.over_training([arm])[:, 0], sizes.finals(arm))]
-            lines.append([str(size), interval_text(of_update), *learned])
-    return markdown(["`group_size`", "noise of 16 episodes", "CartPole: over training", "CartPole: at the end"], lines)
-
-
 def curve(scores: np.ndarray, digits: int) -> list[list[float]]:
     """
     :param scores: (seeds, points)
@@ -197,7 +180,6 @@ def of_task(name: str) -> Measured:
 WRITERS: Writers = {
     "switches_effects": lambda: draw_effects({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
     "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder"))),
-    "switches_noise": lambda: noise_table(read_result("group_noise.json"), of_task("sizes")),
 }
 
 
