@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 import torch.nn.functional as F
@@ -11,9 +11,6 @@ from sb3_grpo.text.tokens import PAD, encode_prompt, padded_tokens
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Whole
 from sb3_grpo.utils.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from sb3_grpo.text.policies import TokenPolicyMixin
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Pretraining:
 
 
 def pretrain(
-    policy: "TokenPolicyMixin",
+    policy: Any,
     texts: list[str] | list[tuple[str, str]],
     n_epochs: int = 3,
     batch_size: int = 64,
@@ -62,7 +59,7 @@ def pretrain(
 
     before = {name: value.to("cpu", copy=True) for name, value in policy.state_dict().items()}
     trained = [parameter for group in policy.optimizer.param_groups for parameter in group["params"]]
-    optimizer = policy.optimizer_class(trained, lr=learning_rate)  # type: ignore[call-arg]
+    optimizer = policy.optimizer_class(trained, lr=learning_rate)
     policy.set_training_mode(True)
     losses = []
     try:
@@ -95,9 +92,9 @@ def pretrain(
 
 
 @th.no_grad()
-def _share_right(policy: "TokenPolicyMixin", texts: th.Tensor, learned: th.Tensor, batch_size: int) -> float:
+def _share_right(policy: Any, texts: th.Tensor, learned: th.Tensor, batch_size: int) -> float:
     """
-    :param policy: The policy
+    :param policy: A text policy
     :param texts: (n, t) token ids padded on the right, on the host
     :param learned: (n, t) mask of the tokens to predict, on the host
     :param batch_size: Number of texts to read at a time
@@ -111,9 +108,9 @@ def _share_right(policy: "TokenPolicyMixin", texts: th.Tensor, learned: th.Tenso
     return 1.0 - n_wrong / len(texts)
 
 
-def _predictions(policy: "TokenPolicyMixin", texts: th.Tensor, learned: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+def _predictions(policy: Any, texts: th.Tensor, learned: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     """
-    :param policy: The policy
+    :param policy: A text policy
     :param texts: (n, t) token ids padded on the right, on the host
     :param learned: (n, t) mask of the tokens to predict, on the host
     :return: (k, vocab_size) logits of the tokens to predict, and (k,) these tokens
@@ -130,9 +127,9 @@ def _predictions(policy: "TokenPolicyMixin", texts: th.Tensor, learned: th.Tenso
     return policy.logits(hidden)[:, : policy.observation_space.tokenizer.vocab_size].float(), targets
 
 
-def _encode_example(policy: "TokenPolicyMixin", example: str | tuple[str, str]) -> tuple[list[int], int]:
+def _encode_example(policy: Any, example: str | tuple[str, str]) -> tuple[list[int], int]:
     """
-    :param policy: The policy
+    :param policy: A text policy
     :param example: A text, or a pair (prompt, answer)
     :return: Its tokens, and how many of them are given, i.e. not learned
     """

@@ -12,6 +12,7 @@ from toy_envs import TINY_TEXT
 from sb3_grpo.envs import HuggingFaceTokenizer, Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.warm_start import _encode_example
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -175,7 +176,7 @@ def test_answers_and_replies_begin_without_the_space_of_a_prompt(spaced: Any) ->
 def test_an_example_for_pretraining_is_one_text(spaced: Any, prompt: str, answer: str) -> None:
     env = VerifierTextVecEnv(2, task=[("3-4=", "-1")], tokenizer=spaced, max_prompt_tokens=20)
     policy: Any = GRPO("TokenPolicy", env, group_size=2, policy_kwargs=TINY_TEXT, device="cpu").policy
-    tokens, n_given = policy._encode_example((prompt, answer))
+    tokens, n_given = _encode_example(policy, (prompt, answer))
     assert spaced.decode(tokens) == prompt + answer and tokens[-1] == spaced.eos_id
     assert tokens[: n_given if prompt else 0] == (spaced.encode_prompt(prompt) if prompt else [])
 
