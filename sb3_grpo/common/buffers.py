@@ -576,7 +576,7 @@ def minibatches(
     :param batch_size: Maximum number of steps in a minibatch (exceeded only by a single longer episode), ``None`` for a
         single minibatch
     :param whole_episodes: Keep the steps of an episode together, for ratios per episode and for texts
-    :param n_together: Of whole episodes, keep each run of so many next to each other
+    :param n_together: Number of neighbouring whole episodes that stay next to each other
     :return: The minibatches
     """
     batch_size = len(kept) if batch_size is None else batch_size

@@ -333,13 +333,13 @@ class GRPO(OnGroupAlgorithm):
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or judged.batch.has_sequences
+        n_together = judged.batch.n_together
         n_accumulated = self.gradient_accumulation_steps
         stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):
             # Do a complete pass on the batch, in a new order each time
-            batch, kept = judged.batch, judged.kept
-            parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes, batch.n_together))
+            parts = list(minibatches(judged.batch.episode, judged.kept, self.batch_size, whole_episodes, n_together))
             steps = [self._step(judged, parts[i : i + n_accumulated]) for i in range(0, len(parts), n_accumulated)]
             of_epoch = [each for step in steps for each in step]
             if not of_epoch:
