@@ -244,8 +244,10 @@ def digest(model: GRPO) -> str:
 
 
 def _plain(value: Any) -> Any:
-    # JSON keeps all digits of a number
-    return value.tolist() if isinstance(value, np.ndarray | np.generic | th.Tensor) else vars(value)
+    if isinstance(value, th.Tensor):
+        value = value.cpu().numpy()
+    # A hash of the bytes: a network has too many numbers to write all of them
+    return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray | np.generic) else vars(value)
 
 
 def train(setting: Setting, folder: Path | None, device: str = "cpu") -> str:

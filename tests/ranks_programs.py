@@ -408,6 +408,6 @@ def resumed() -> dict[str, Any]:
 
 if __name__ == "__main__":
     th.set_num_threads(1)
-    result = globals()[sys.argv[1]]()
+    results = {name: globals()[name]() for name in sys.argv[1].split(",")}
     if ranks.rank() == 0:
-        print(json.dumps(result))
+        print(json.dumps(results))

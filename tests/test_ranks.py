@@ -42,34 +42,55 @@ def started(n_ranks: int, *program: Any, restarts: int = 0, **environment: str) 
 
 def result(n_ranks: int, name: str, *arguments: Any, **more: Any) -> Any:
     """
-    :return: What a program of ``ranks_programs.py`` prints
+    :param name: A program of ``ranks_programs.py``
+    :return: Its result
     """
-    out, err = (process := started(n_ranks, "tests.ranks_programs", name, *arguments, **more)).communicate(timeout=300)
+    return results(n_ranks, name, *arguments, **more)[name]
+
+
+def results(n_ranks: int, names: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+    """
+    :param names: Programs of ``ranks_programs.py``, with a comma in between
+    :return: The result of each
+    """
+    out, err = (process := started(n_ranks, "tests.ranks_programs", names, *arguments, **more)).communicate(timeout=300)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def of_two() -> dict[str, Any]:
+    """What two ranks do. To start them takes longer than most of these programs."""
+    return results(2, "trained,drawn,rounds,stopped,refused,messages")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_the_same_groups_give_the_same_update(n_ranks: int) -> None:
-    differences = result(n_ranks, "equal")
+def test_the_same_groups_give_the_same_update() -> None:
+    differences = result(3, "equal")
     assert len(differences) == 2 * len(ROWS)
     for name, difference in differences.items():
         # Sums of shares are rounded otherwise; a rank that makes the whole update makes that of one process
         assert difference < 1e-5 if name.endswith("shared") else difference == 0.0, name
 
 
-@pytest.mark.parametrize("n_ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_ranks_stay_equal(n_ranks: int) -> None:
-    found = result(n_ranks, "trained")
+def check_equal(found: dict[str, Any], n_ranks: int) -> None:
     for name, of_ranks in found.items():
         assert len(of_ranks) == n_ranks
         assert len({*map(str, of_ranks)}) == 1, name
 
 
-def test_ranks_play_different_groups() -> None:
+def test_ranks_stay_equal(of_two: dict[str, Any]) -> None:
+    check_equal(of_two["trained"], 2)
+
+
+@pytest.mark.slow
+def test_three_ranks_stay_equal() -> None:
+    check_equal(result(3, "trained"), 3)
+
+
+def test_ranks_play_different_groups(of_two: dict[str, Any]) -> None:
     """Together, they draw the groups that one process draws, and each acts with its own random numbers."""
-    drawn, played, numbers = result(2, "drawn")
+    drawn, played, numbers = of_two["drawn"]
     for rank, seeds in enumerate(played):
         assert len(seeds) > 3
         assert {int(number) % 2 for number in seeds} == {rank}
@@ -77,15 +98,15 @@ def test_ranks_play_different_groups() -> None:
     assert numbers[0] != numbers[1]
 
 
-def test_ranks_end_a_round_of_dynamic_sampling_together() -> None:
+def test_ranks_end_a_round_of_dynamic_sampling_together(of_two: dict[str, Any]) -> None:
     """What one rank lacks, another makes up for."""
-    n_groups, n_rounds = result(2, "rounds")
+    n_groups, n_rounds = of_two["rounds"]
     # 2 + 2 groups, 1 + 1, then one, whose turn it is: 2 + 1 + 1 live ones
     assert n_groups == 4 and n_rounds[0] == n_rounds[1] <= 4
 
 
-def test_a_callback_stops_all_ranks() -> None:
-    for name, of_ranks in result(2, "stopped").items():
+def test_a_callback_stops_all_ranks(of_two: dict[str, Any]) -> None:
+    for name, of_ranks in of_two["stopped"].items():
         assert of_ranks[0] == of_ranks[1], name
 
 
@@ -98,8 +119,8 @@ def test_only_the_first_rank_logs_saves_and_calls(tmp_path: Path) -> None:
     assert found["files"] == ["log/DAPO_1/events.out", "model 0.zip"]
 
 
-def test_what_several_processes_cannot_train_is_refused() -> None:
-    found = result(2, "refused")
+def test_what_several_processes_cannot_train_is_refused(of_two: dict[str, Any]) -> None:
+    found = of_two["refused"]
     assert found["VecNormalize"] == 2 * [
         "VecNormalize has its own statistics in each of several processes: leave it out, and write "
         "policy_kwargs=dict(normalize_observations=True)."
@@ -110,9 +131,9 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
     assert all("come apart: ent_coef is not the same in all after 0 steps. What a" in said for said in found["changed"])
 
 
-def test_messages_of_an_update() -> None:
+def test_messages_of_an_update(of_two: dict[str, Any]) -> None:
     """One message for each rollout, and one for each step of the optimizer if ranks share it."""
-    found = result(2, "messages")
+    found = of_two["messages"]
     assert found["small"] == {"gathered": found["updates"], "summed": 0}
     assert found["large"] == {"gathered": found["updates"], "summed": found["steps"]}
 

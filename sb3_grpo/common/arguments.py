@@ -47,6 +47,16 @@ REFUSED_ARGUMENTS = {
     "reward_funcs": "write verifier, which is an argument of the environment",
     "max_completion_length": "write max_answer_tokens, which is an argument of the environment",
 }
+# Names of losses elsewhere that are more, or something else, than the objective of a step
+NOT_A_LOSS = {
+    "ppo": '"clip"',
+    "grpo": '"clip", the default, or take presets.GRPO_PAPER',
+    "dr_grpo": '"clip", or take presets.DR_GRPO',
+    "dapo": '"clip" with the algorithm DAPO, or take presets.DAPO_PAPER',
+    "gspo": 'ratio_level="episode" with whole groups, or take presets.GSPO',
+    "maxrl": 'advantage="maxrl" with whole groups',
+    "tpo": '"target_policy" with whole groups, or take presets.TPO',
+}
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}
 # Default size of an update: the number of groups, if whole ones are needed; the steps over all copies; the share of all steps
@@ -120,7 +130,7 @@ ARGUMENTS: dict[str, Check] = {
     "advantage_scale": Choice(SCALES),
     "normalize_reward_parts": Flag(),
     # Loss
-    "policy_loss": Choice(tuple(POLICY_LOSSES), call="steps"),
+    "policy_loss": Choice(tuple(POLICY_LOSSES), call="steps", elsewhere=NOT_A_LOSS),
     "clip_range": Number(low=0, limit=True, schedule=True),
     "clip_range_high": Number(low=0, limit=True, schedule=True, none="the same as clip_range"),
     "loss_average": Choice(("auto", *LOSS_WEIGHTS), call="episode, n_episodes, *, kept", number=Number(low=1)),

@@ -4,8 +4,8 @@ import difflib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -32,10 +32,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     :param name: An unknown name
     :param known: The known ones
-    :return: The known one that may have been meant, or what to do if there is none
+    :return: The known one that may have been meant, or that there is none
     """
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else "leave it out."
+    return f"did you mean {close[0]!r}?" if close else "nothing has a similar name."
 
 
 def _with_type(value: Any) -> str:
@@ -199,11 +199,13 @@ class Choice(Check):
     :param names: The names
     :param call: Arguments of a function that can be used instead, if allowed. It can also be written as ``"module.function"``
     :param number: A number that can be used instead, if allowed
+    :param elsewhere: What to write for names that others use here
     """
 
     names: tuple[str, ...]
     call: str | None = None
     number: Number | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, name: str, value: Any) -> Any:
         if self.number is not None and isinstance(value, Real):
@@ -215,6 +217,8 @@ class Choice(Check):
             known = ", ".join(self.names) + ", or a number" * (self.number is not None) + ", or a function" * bool(self.call)
             close = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
             meant = f" Did you mean {close[0]!r}?" if close else ""
+            if isinstance(value, str) and value in self.elsewhere:
+                meant = f" Write {self.elsewhere[value]}."
             raise ValueError(f"Unknown {name}={short_repr(value)}, must be one of {known}.{meant}")
         return str(value)
 

@@ -125,6 +125,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
             r"dynamic_sampling must be True or False, or a function, got 'False' \(str\): write dynamic_sampling=False",
         ),
         ({"advantage": "outcomes"}, "Unknown advantage='outcomes'.*Did you mean 'outcome'?"),
+        ({"policy_loss": "gspo"}, "Unknown policy_loss='gspo'.* Write ratio_level=\"episode\" with whole groups"),
         (
             {"advantage": lambda rewards, mask: rewards},
             r"advantage is called as advantage\(rewards, mask, \*, gamma.*\*\*others",

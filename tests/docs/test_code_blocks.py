@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_grpo import GRPO
 from sb3_grpo.cli.main import _make_parser
@@ -61,7 +62,7 @@ def test_python(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def briefly(model: GRPO, total_timesteps: int | None = None, callback: Any = None, **others: Any) -> GRPO:
         # A callback may need as many as the page says
         if callback is None and total_timesteps is not None:
-            total_timesteps = min(total_timesteps, 5_000)
+            total_timesteps = min(total_timesteps, 1_000 if is_image_space(model.observation_space) else 5_000)
         return learn(model, total_timesteps, callback, **others)
 
     monkeypatch.setattr(GRPO, "learn", briefly)
