@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from benchmarks.lecture_data import short, write
 from sb3_grpo import GRPO, make_group_env, presets
-from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.batch import GroupBatch, Minibatch
 from sb3_grpo.common.judged import JudgedBatch
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import cut_off

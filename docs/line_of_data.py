@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from sb3_grpo import GRPO, StartSampler
 from sb3_grpo.common.advantages import group_advantages
-from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer, Minibatch, minibatches
+from sb3_grpo.common.batch import GroupBatch, Minibatch, minibatches
+from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.losses import policy_losses
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Episode, Group

@@ -33,6 +33,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutations.csv"
 # The modules, and the test files closest to each. Those of the packages below run after them
 TARGETS = {
     "sb3_grpo/common/advantages.py": ["tests/common/test_advantages.py", "tests/common/test_rewards.py"],
+    "sb3_grpo/common/batch.py": ["tests/common/test_train.py", "tests/groups/test_groups.py"],
     "sb3_grpo/common/buffers.py": ["tests/common/test_train.py", "tests/groups/test_groups.py"],
     "sb3_grpo/common/frames.py": ["tests/common/test_frames.py"],
     "sb3_grpo/common/kl.py": ["tests/common/test_kl.py"],

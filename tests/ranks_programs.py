@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import distributed as dist
 
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
-from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.common.batch import GroupBatch
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.samplers import StartSampler

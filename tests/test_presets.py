@@ -15,7 +15,7 @@ import sb3_grpo.grpo.grpo
 from sb3_grpo import DAPO, GRPO, make_group_env, presets
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.advantages import group_advantages
-from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.batch import GroupBatch, Minibatch
 from sb3_grpo.envs import VerifierTextVecEnv
 
 # Written by benchmarks/trl_losses.py

@@ -12,7 +12,7 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
-from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.common.batch import Minibatch
 from sb3_grpo.envs import Item, Task
 
 TINY = {"net_arch": [8]}

@@ -59,7 +59,7 @@ from benchmarks.runs import Job, run_missing
 from benchmarks.timing import in_process
 from sb3_grpo import GRPO, make_atari_group_env, make_group_env
 from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
-from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.batch import GroupBatch, Minibatch
 from sb3_grpo.common.judged import JudgedBatch
 from sb3_grpo.common.values import MEMORY, StateFeatures, StepValues, image_features
 

@@ -16,7 +16,7 @@ from benchmarks.common import write_result
 from benchmarks.switches.tasks import N_COPIES, TASKS, arguments
 from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.common.advantages import group_advantages
-from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.common.batch import GroupBatch
 
 SIZES = (2, 4, 8, 16, 32)
 LARGEST, N_STARTS = 128, 24

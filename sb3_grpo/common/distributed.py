@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.type_aliases import MaybeCallback
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
-from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.common.batch import GroupBatch
 from sb3_grpo.groups.group import Group
 from sb3_grpo.utils.ranks import gather, n_ranks, rank, share_parameters
 

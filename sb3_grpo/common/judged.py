@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch as th
 
-from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.common.batch import GroupBatch
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from sb3_grpo.common.arguments import (
     refuse_arguments,
     resolve,
 )
-from sb3_grpo.common.buffers import Acted, GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.batch import GroupBatch
+from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.distributed import SharedRollout, begin_training, of_this_rank
 from sb3_grpo.common.optimizers import fuse_adam

@@ -11,7 +11,8 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from sb3_grpo.common.buffers import Acted, RecurrentSteps
+from sb3_grpo.common.batch import RecurrentSteps
+from sb3_grpo.common.buffers import Acted
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import fast_sampler
 from sb3_grpo.common.values import StateFeatures

@@ -7,7 +7,7 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_grpo.common.buffers import GroupBatch, minibatches
+from sb3_grpo.common.batch import GroupBatch, minibatches
 from sb3_grpo.common.kl import exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.utils.plugins import check_tensor, name_of

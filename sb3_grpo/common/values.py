@@ -15,7 +15,7 @@ import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
-from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.batch import GroupBatch, Minibatch
 from sb3_grpo.groups.group import live_groups
 
 N_RANDOM_FEATURES = 200

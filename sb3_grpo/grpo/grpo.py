@@ -16,7 +16,7 @@ from sb3_grpo.common.arguments import (
     REFUSED_ARGUMENTS,
     refuse_arguments,
 )
-from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
+from sb3_grpo.common.batch import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.judged import JudgedBatch, averaged
 from sb3_grpo.common.kl import kl_estimate, kl_loss

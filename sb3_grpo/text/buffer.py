@@ -8,7 +8,8 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, PackedObservations
+from sb3_grpo.common.batch import Minibatch, PackedObservations
+from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.groups.group import Episode
 from sb3_grpo.text.tokens import token_lengths
 from sb3_grpo.text.tree import TokenSteps

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.common.acting import Actor
-from sb3_grpo.common.buffers import Minibatch, RecurrentSteps
+from sb3_grpo.common.batch import Minibatch, RecurrentSteps
 from sb3_grpo.common.recurrent import RecurrentActorPolicy
 from sb3_grpo.utils.action_masks import n_choices
 from stress.resume import digest

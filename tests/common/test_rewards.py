@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 from toy_envs import TINY, TINY_TEXT, ToyEnv, judged, observations_of
 
-from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.common.batch import Minibatch
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO

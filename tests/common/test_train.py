@@ -13,7 +13,8 @@ from gymnasium import spaces
 from toy_envs import TINY, ToyEnv, judged, observations_of, parameters_of
 
 from sb3_grpo.common import on_group_algorithm
-from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer, Minibatch, minibatches
+from sb3_grpo.common.batch import Minibatch, minibatches
+from sb3_grpo.common.buffers import Acted, GroupRolloutBuffer
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.group import Episode, Group

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor, VecNorma
 from toy_envs import Numbered
 
 from sb3_grpo import GRPO
-from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.common.batch import Minibatch
 from sb3_grpo.envs import CharTokenizer, GuessNumberTask, HardPrompts, Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.buffer import EpisodeTexts
 from sb3_grpo.text.callbacks import TextEvalCallback, WarmStart, pass_at_k
