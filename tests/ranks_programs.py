@@ -121,14 +121,14 @@ def recorded(row: Row) -> tuple[Any, list[Group]]:
 
 def difference(row: Row) -> float:
     """
-    :return: How far three updates with a share of the groups on each rank differ from those of one process, relative to how
+    :return: How far two updates with a share of the groups on each rank differ from those of one process, relative to how
         far they have moved the parameters
     """
     with one_process():
         model, groups = recorded(row)
         before = parameters_of(model)
         model.batch = model.rollout_buffer.batch(groups)
-        for _ in range(3):
+        for _ in range(2):
             th.manual_seed(int(np.random.SeedSequence([0, model.num_timesteps]).generate_state(1)[0]))
             model.train()
         wanted = parameters_of(model)
@@ -139,7 +139,7 @@ def difference(row: Row) -> float:
         own = groups if ranks.rank() == ranks.n_ranks() - 1 else []
     parts = ranks.gather(model.rollout_buffer.batch(own) if own else None)
     model.batch = GroupBatch.joined([each for each in parts if each is not None])
-    for _ in range(3):
+    for _ in range(2):
         model.train()
     assert not th.equal(wanted, before)
     return ((parameters_of(model) - wanted).norm() / (wanted - before).norm()).item()
