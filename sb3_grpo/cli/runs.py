@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import get_latest_run_id
 
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
-from sb3_grpo.cli.settings import add_set, known_settings
+from sb3_grpo.cli.settings import add_set
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
@@ -257,21 +257,18 @@ class Run:
         :param others: further arguments of the model
         :return: the model
         """
-        args, algorithm = self.args, ALGORITHMS[self.args.algo]
+        args = self.args
         try:
-            model = algorithm(policy, env, seed=args.seed, device=args.device, **others, **settings)
+            model = ALGORITHMS[args.algo](policy, env, seed=args.seed, device=args.device, **others, **settings)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
         # The folder of the first rank is that of all
         args.output = gather(make_output(args.output, Path("runs", args.algo), name) if rank() == 0 else None)[0]
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
-        used = known_settings(algorithm) | settings
-        # What was chosen where nothing was given; not the functions that given schedules have become
-        left = {name for name in used if settings.get(name) is None or settings[name] == "auto"}
-        used |= {name: value for name, value in model.settings.items() if name in left or name == "policy_kwargs"}
         machine = {**describe_machine(), "device": str(model.device)}
         typed = f"{command()} {shlex.join(args.argv)}"
         policy_name = type(model.policy).__name__
+        used = dict(model.settings)
         self.config = {"command": typed, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model

@@ -206,7 +206,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
             marks=pytest.mark.skipif(th.cuda.is_available(), reason="there is a GPU"),
         ),
         ("CartPole-v1", ("--set", "group_size"), "expected KEY=VALUE"),
-        ("CartPole-v1", ("--set", "groupsize=8"), "Did you mean group_size or"),
+        ("CartPole-v1", ("--set", "groupsize=8"), "did you mean 'group_size'?"),
         ("CartPole-v1", ("--set", "aux_vf_coef=0.1"), "write vf_coef"),
         ("CartPole-v1", ("--set", "dynamic_sampling=false"), "write dynamic_sampling=False"),
         ("CartPole-v1", ("--set", "group_size=4.0"), "must be a whole number, got 4.0 (float): write group_size=4"),
