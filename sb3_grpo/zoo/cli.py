@@ -20,7 +20,6 @@ from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env,
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
-from sb3_grpo.zoo.plots import plot
 
 PROGRAM = "sb3_grpo.zoo"
 # Where errors are about what the user has written, and where they may be a defect nevertheless
@@ -163,7 +162,6 @@ _COMMANDS: dict[str, Callable[[], None]] = {
     "record_video": acting(_script("record_video")),
     "record_training": _script("record_training"),
     "benchmark": _script("benchmark"),
-    "plot": plot,
     "push_to_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").push(),
     "load_from_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").load(),
 }
