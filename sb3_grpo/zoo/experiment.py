@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -75,28 +76,6 @@ class DefaultsFirst(optuna.samplers.TPESampler):
         if trial.number == 0 and param_name in self.defaults:
             return self.defaults[param_name]
         return super().sample_independent(study, trial, param_name, param_distribution)
-
-
-class _Learner:
-    """
-    A model that remembers whether ``learn`` was interrupted: the RL Zoo catches Ctrl-C.
-
-    :param model: the model
-    """
-
-    def __init__(self, model: BaseAlgorithm):
-        self.model, self.is_complete = model, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def learn(self, *args: Any, **kwargs: Any) -> None:
-        """
-        :param args: see the model
-        :param kwargs: see the model
-        """
-        self.model.learn(*args, **kwargs)
-        self.is_complete = True
 
 
 class GroupExperimentManager(ExperimentManager):
@@ -195,12 +174,9 @@ class GroupExperimentManager(ExperimentManager):
         :param hyperparams: hyperparameters as written in an entry
         :return: the same hyperparameters, with ``preset`` replaced by the settings of that preset
         """
-        own = {key: value for key, value in hyperparams.items() if key != "preset"}
-        if hyperparams.get("preset") is None:
-            return own
-        if not issubclass(self._algorithm, OnGroupAlgorithm):
-            raise UsageError(f"preset: these are settings of grpo and dapo, not of {self.algo}")
-        return {**presets.preset(hyperparams["preset"]), **own}
+        own = {**hyperparams}
+        name = own.pop("preset", None)
+        return own if name is None else presets.preset(name) | own
 
     @staticmethod
     def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
@@ -259,9 +235,14 @@ class GroupExperimentManager(ExperimentManager):
         if isinstance(model, OnGroupAlgorithm):
             also = callback_states(self.callbacks)
             self.callbacks.append(TrainingCheckpoint(self._checkpoints, self._steps_between, also=also))
-        learner: Any = _Learner(model)
+
+        def learn(*args: Any, **kwargs: Any) -> None:
+            model.learn(*args, **kwargs)
+            self._is_complete = True
+
+        # The RL Zoo does not say whether it has caught Ctrl-C
+        learner: Any = SimpleNamespace(learn=learn, env=model.env, policy=model.policy)
         super().learn(learner)
-        self._is_complete = learner.is_complete
 
     def save_trained_model(self, model: BaseAlgorithm) -> None:
         """
