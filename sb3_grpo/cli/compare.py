@@ -164,8 +164,6 @@ def _compare(args: argparse.Namespace) -> int:
         locked = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout as error:
         raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
-    except OSError as error:
-        raise UsageError(f"Cannot write to {folder}: {error}") from error
     with locked:
         return _run(args, experiment, folder)
 
