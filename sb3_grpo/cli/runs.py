@@ -102,7 +102,7 @@ def add_save_freq(parser: argparse.ArgumentParser) -> None:
         "--save-freq",
         type=positive,
         metavar="STEPS",
-        help="steps between checkpoints (default: at most one per minute). They are removed when the run is complete",
+        help="steps between checkpoints of grpo and dapo (default: at most one per minute), removed when the run is complete",
     )
 
 
@@ -278,7 +278,7 @@ class Run:
         :param env: the environment, rebuilt
         :return: the model, ready to resume training
         """
-        self.config = json.loads((self.output / CONFIG).read_text())
+        self.config = read_config(self.output)
         return ALGORITHMS[self.args.algo].resume(self.output / CHECKPOINTS, env, device=self.args.device)
 
     def write_config(self, **sections: Any) -> None:
@@ -312,7 +312,8 @@ class Run:
         start = time.perf_counter()
         sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with _warnings_as_notes():
+            with warnings.catch_warnings():
+                warnings.showwarning = _say_note
                 model.learn(self.args.timesteps, callback=[self.curve, progress, checkpoint])
         except KeyboardInterrupt:
             self.interrupted = True
@@ -371,13 +372,6 @@ def command() -> str:
     return "sb3-grpo" if n_ranks() == 1 else f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m sb3_grpo"
 
 
-@contextmanager
-def _warnings_as_notes() -> Iterator[None]:
-    """Print warnings without the line of code that they come from, which is not the user's."""
-
-    def say_note(message: Warning | str, *where: Any) -> None:
-        say(Text("Note: ", "bold yellow"), str(message), stderr=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = say_note  # type: ignore[assignment]
-        yield
+def _say_note(message: Warning | str, *where: Any) -> None:
+    """Print a warning without the line of code that it comes from, which is not the user's."""
+    say(Text("Note: ", "bold yellow"), str(message), stderr=True)
