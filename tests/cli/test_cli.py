@@ -195,10 +195,10 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ("PongNoFrameSkip-v4", (), "PongNoFrameskip-v4"),
         ("json:qqqqqqq", (), "json was imported, and does not register it"),
         ("no_such_module:CartPole-v1", (), "cannot import no_such_module"),
-        ("sb3_grpo:sb3_grpo/VerifierText-v0", (), "sb3-grpo text"),
+        ("sb3_grpo:sb3_grpo/VerifierText-v0", (), 'write DAPO("TokenPolicy", env'),
         ("Blackjack-v1", (), "FlattenObservation(env) makes a vector of them"),
         ("CartPole-v1", ("--n-envs", "65537"), "n_envs must be between 1 and 65536"),
-        ("CartPole-v1", ("--device", "gpu"), "--device gpu: "),
+        ("CartPole-v1", ("--device", "gpu"), "device string: gpu"),
         pytest.param(
             "CartPole-v1",
             ("--device", "cuda"),
