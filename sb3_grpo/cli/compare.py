@@ -15,7 +15,7 @@ from rich.progress import track
 from rich.text import Text
 
 from sb3_grpo.cli.runs import add_save_freq, positive
-from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, missing_extra, say
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
 
 if TYPE_CHECKING:
     from sb3_grpo.classroom.compare.experiment import Experiment
@@ -145,13 +145,8 @@ def _compare(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.running import prepare_runs
 
     experiment = _experiment(args)
-    if args.save_freq is not None:
-        if args.ray is not None:
-            raise UsageError("--save-freq and --ray exclude each other: runs on a cluster do not continue from checkpoints")
-        if not any(variant.algo in ALGORITHMS for variant in experiment.variants):
-            raise UsageError(
-                f"--save-freq has no effect here: of all algorithms, only {' and '.join(ALGORITHMS)} write checkpoints"
-            )
+    if args.save_freq is not None and args.ray is not None:
+        raise UsageError("--save-freq and --ray exclude each other: runs on a cluster do not continue from checkpoints")
     experiment.clips = not args.no_clip
     folder: Path = args.output or Path("comparisons") / experiment.name
     if args.ray is None:

@@ -216,7 +216,6 @@ def test_help_names_the_comparisons_that_are_ready(capsys: pytest.CaptureFixture
         (["--config", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
         (["report", "nowhere"], "nowhere"),
         ([*PPO, "--save-freq", "5", "--ray", "auto"], "--save-freq and --ray exclude each other"),
-        ([*PPO, "--save-freq", "5"], "only dapo and grpo write checkpoints"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
