@@ -1,5 +1,6 @@
 """The RL Zoo's ``ExperimentManager``, with support for groups of episodes and without some of its pitfalls."""
 
+import copy
 import functools
 import shlex
 import shutil
@@ -260,14 +261,11 @@ class GroupExperimentManager(ExperimentManager):
         :param render_mode: the render mode, ``None`` for no rendering
         :return: a single copy for evaluation, in this process
         """
-        before = self.vec_env_class, self.eval_env_kwargs
-        self.vec_env_class = DummyVecEnv
+        drawing = copy.copy(self)
+        drawing.vec_env_class = DummyVecEnv
         if render_mode is not None:
-            self.eval_env_kwargs = {**(self.eval_env_kwargs or {}), "render_mode": render_mode}
-        try:
-            return self.create_envs(1, eval_env=True, no_log=True)
-        finally:
-            self.vec_env_class, self.eval_env_kwargs = before
+            drawing.eval_env_kwargs = {**(self.eval_env_kwargs or {}), "render_mode": render_mode}
+        return drawing.create_envs(1, eval_env=True, no_log=True)
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
         defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs, self._normalizes)
