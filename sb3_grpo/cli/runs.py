@@ -266,10 +266,12 @@ class Run:
         args.output = gather(make_output(args.output, Path("runs", args.algo), name) if rank() == 0 else None)[0]
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
         machine = {**describe_machine(), "device": str(model.device)}
-        typed = f"{command()} {shlex.join(args.argv)}"
-        policy_name = type(model.policy).__name__
-        used = dict(model.settings)
-        self.config = {"command": typed, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
+        self.config = {
+            "command": f"{command()} {shlex.join(args.argv)}",
+            "arguments": arguments,
+            "hyperparameters": dict(model.settings),
+            "policy": type(model.policy).__name__,
+        }
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model
 
