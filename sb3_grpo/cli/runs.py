@@ -315,7 +315,7 @@ class Run:
         sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _say_note
+                warnings.showwarning = _say_note  # type: ignore[assignment]
                 model.learn(self.args.timesteps, callback=[self.curve, progress, checkpoint])
         except KeyboardInterrupt:
             self.interrupted = True
