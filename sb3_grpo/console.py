@@ -159,7 +159,7 @@ def is_own_error(error: Exception) -> bool:
     """
     # Errors of one environment copy are wrapped in an EnvironmentFault that names the copy
     said = error.__cause__ if isinstance(error, EnvironmentFault) else error
-    if not isinstance(said, ImportError | ValueError | StartNotSupportedError) or said.__traceback__ is None:
+    if not isinstance(said, ImportError | TypeError | ValueError | StartNotSupportedError) or said.__traceback__ is None:
         return False
     last = traceback.extract_tb(said.__traceback__)[-1]
     # A raise statement: not an error of a C function that was called here

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
-from sb3_grpo.cli.runs import add_save_freq, positive, say_table
-from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, missing_extra, say
+from sb3_grpo.cli.runs import add_save_freq, positive
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
 
 if TYPE_CHECKING:
     from sb3_grpo.classroom.compare.experiment import Experiment
@@ -40,9 +40,8 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
     parser.add_argument(
         "--config",
-        help="YAML file instead of --env, --algo and --timesteps, or the name of a ready-made comparison: see --list",
+        help="YAML file instead of --env, --algo and --timesteps, or a ready-made comparison: class, homework or lunch",
     )
-    parser.add_argument("--list", action="store_true", help="list the ready-made comparisons")
     parser.add_argument("--name", help="name of the experiment (default: built from environments and algorithms)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
     parser.add_argument("--workers", type=positive, help="number of parallel runs (default: one per CPU core)")
@@ -58,14 +57,13 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Write the report of a comparison again, from its results so far.",
     )
     report.add_argument("folder", type=Path, help="folder of the comparison")
-    report.set_defaults(run=lambda args: _make_report(args.folder))
+    report.set_defaults(run=lambda args: write_report(args.folder))
     poster = others.add_parser(
         "poster",
         help="draw a wall poster of a finished comparison",
         description="Draw a wall poster of a finished comparison, as PDF and SVG.",
     )
     poster.add_argument("folder", type=Path, help="folder of the comparison")
-    poster.add_argument("--size", choices=["16:9", "a3"], help="only this size (default: both)")
     poster.set_defaults(run=_make_posters)
     pack = others.add_parser(
         "pack",
@@ -102,7 +100,11 @@ def check_extra() -> None:
             raise missing_extra("compare", "compare")
 
 
-def _make_report(folder: Path) -> int:
+def write_report(folder: Path) -> int:
+    """
+    :param folder: folder of a comparison
+    :return: the exit code
+    """
     check_extra()
     from sb3_grpo.classroom.compare.report import make_report
 
@@ -112,9 +114,9 @@ def _make_report(folder: Path) -> int:
 
 def _make_posters(args: argparse.Namespace) -> int:
     check_extra()
-    from sb3_grpo.classroom.compare.poster import SIZES, make_posters
+    from sb3_grpo.classroom.compare.poster import make_posters
 
-    for path in make_posters(args.folder, [args.size] if args.size else [*SIZES]):
+    for path in make_posters(args.folder):
         say(Text("Poster: ", "bold"), str(path))
     return OK
 
@@ -133,26 +135,18 @@ def _pack(args: argparse.Namespace) -> int:
     pack_clips(results, args.target)
     for part in parts:
         say(f"{part.folder}: {seeds_in_words(part.experiment['seeds'])}, {part.progress()}")
-    size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
-    say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB, {results.progress()}")
+    say(Text("Packed: ", "bold"), f"{args.target}, {results.progress()}")
     return OK
 
 
 def _compare(args: argparse.Namespace) -> int:
     check_extra()
-    if args.list:
-        return _list()
     # Imported only here and below, because other commands do not need these packages
     from sb3_grpo.classroom.compare.running import prepare_runs
 
     experiment = _experiment(args)
-    if args.save_freq is not None:
-        if args.ray is not None:
-            raise UsageError("--save-freq and --ray exclude each other: runs on a cluster do not continue from checkpoints")
-        if not any(variant.algo in ALGORITHMS for variant in experiment.variants):
-            raise UsageError(
-                f"--save-freq has no effect here: of all algorithms, only {' and '.join(ALGORITHMS)} write checkpoints"
-            )
+    if args.save_freq is not None and args.ray is not None:
+        raise UsageError("--save-freq and --ray exclude each other: runs on a cluster do not continue from checkpoints")
     experiment.clips = not args.no_clip
     folder: Path = args.output or Path("comparisons") / experiment.name
     if args.ray is None:
@@ -164,8 +158,6 @@ def _compare(args: argparse.Namespace) -> int:
         locked = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout as error:
         raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
-    except OSError as error:
-        raise UsageError(f"Cannot write to {folder}: {error}") from error
     with locked:
         return _run(args, experiment, folder)
 
@@ -197,19 +189,8 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     if n_failed:
         say(Text(f"{n_failed} runs failed. ", "bold red"), "Run the same command again to retry them.")
     if n_done():
-        _make_report(folder)
+        write_report(folder)
     return FAILED if n_failed else OK
-
-
-def _list() -> int:
-    from sb3_grpo.classroom.compare.ready import ready_comparisons
-
-    rows = [("--config", "minutes on two cores", "extras", "shows")]
-    rows += [
-        (name, str(each["minutes"]), ", ".join(each["extras"]), each["about"]) for name, each in ready_comparisons().items()
-    ]
-    say_table([tuple(Text(cell, "" if i else "bold", overflow="fold") for cell in row) for i, row in enumerate(rows)])
-    return OK
 
 
 def _experiment(args: argparse.Namespace) -> "Experiment":

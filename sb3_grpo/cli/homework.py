@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from sb3_grpo.classroom.homework.sheets import SHEETS, new
-from sb3_grpo.cli.compare import check_extra
+from sb3_grpo.cli.compare import check_extra, write_report
 from sb3_grpo.cli.runs import positive
 from sb3_grpo.console import OK, UsageError, say
 
@@ -110,7 +110,6 @@ def _grade(args: argparse.Namespace) -> int:
 
 def _collect(args: argparse.Namespace) -> int:
     check_extra()
-    from sb3_grpo.classroom.compare.report import make_report
     from sb3_grpo.classroom.homework.collecting import collect_class
 
     curves, left_out = collect_class(args.folders, args.variant, args.output)
@@ -119,5 +118,4 @@ def _collect(args: argparse.Namespace) -> int:
             say(Text("The same curve: ", "bold"), ", ".join(same))
     for student, why in left_out.items():
         say(Text("Left out: ", "bold yellow"), f"{student}: {why}")
-    say(Text("Report: ", "bold"), str(make_report(args.output)))
-    return OK
+    return write_report(args.output)

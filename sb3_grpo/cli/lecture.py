@@ -4,7 +4,7 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from sb3_grpo.console import OK, UsageError, missing_extra, say
+from sb3_grpo.console import OK, missing_extra, say
 
 
 def add_lecture(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,10 +30,7 @@ def run_lecture(args: argparse.Namespace) -> int:
         from sb3_grpo.classroom.lecture.page import write_lecture
     except ModuleNotFoundError as error:
         raise missing_extra("lecture", f"The lecture ({error.name})") from error
-    try:
-        path = write_lecture(args.output)
-    except OSError as error:
-        raise UsageError(f"Cannot write {args.output}: {error}") from error
+    path = write_lecture(args.output)
     say("The lecture is in ", str(path))
     if args.open:
         webbrowser.open(path.resolve().as_uri())

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
+from sb3_grpo.console import OK, missing_extra, say
 from sb3_grpo.utils.files import replace_text
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -38,18 +38,12 @@ def add_notebooks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 def _notebooks(args: argparse.Namespace) -> int:
     if not args.copy_only and importlib.util.find_spec("jupyterlab") is None:
         raise missing_extra("notebooks", "JupyterLab (--copy-only does without)")
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-        for path in copy_notebooks(args.output, args.solutions):
-            say("Copied: ", str(path))
-    except OSError as error:
-        raise UsageError(f"Cannot write to {args.output}: {error}") from error
+    args.output.mkdir(parents=True, exist_ok=True)
+    for path in copy_notebooks(args.output, args.solutions):
+        say("Copied: ", str(path))
     if args.copy_only:
         return OK
-    try:
-        return subprocess.call([sys.executable, "-m", "jupyterlab", str(args.output)])
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(args.output)])
 
 
 def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:

@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import get_latest_run_id
 
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
-from sb3_grpo.cli.settings import add_set, known_settings
+from sb3_grpo.cli.settings import add_set
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
@@ -102,7 +102,7 @@ def add_save_freq(parser: argparse.ArgumentParser) -> None:
         "--save-freq",
         type=positive,
         metavar="STEPS",
-        help="steps between checkpoints (default: at most one per minute). They are removed when the run is complete",
+        help="steps between checkpoints of grpo and dapo (default: at most one per minute), removed when the run is complete",
     )
 
 
@@ -257,22 +257,21 @@ class Run:
         :param others: further arguments of the model
         :return: the model
         """
-        args, algorithm = self.args, ALGORITHMS[self.args.algo]
+        args = self.args
         try:
-            model = algorithm(policy, env, seed=args.seed, device=args.device, **others, **settings)
+            model = ALGORITHMS[args.algo](policy, env, seed=args.seed, device=args.device, **others, **settings)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
         # The folder of the first rank is that of all
         args.output = gather(make_output(args.output, Path("runs", args.algo), name) if rank() == 0 else None)[0]
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
-        used = known_settings(algorithm) | settings
-        # What was chosen where nothing was given; not the functions that given schedules have become
-        left = {name for name in used if settings.get(name) is None or settings[name] == "auto"}
-        used |= {name: value for name, value in model.settings.items() if name in left or name == "policy_kwargs"}
         machine = {**describe_machine(), "device": str(model.device)}
-        typed = f"{command()} {shlex.join(args.argv)}"
-        policy_name = type(model.policy).__name__
-        self.config = {"command": typed, "arguments": arguments, "hyperparameters": used, "policy": policy_name}
+        self.config = {
+            "command": f"{command()} {shlex.join(args.argv)}",
+            "arguments": arguments,
+            "hyperparameters": dict(model.settings),
+            "policy": type(model.policy).__name__,
+        }
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)
         return model
 
@@ -281,7 +280,7 @@ class Run:
         :param env: the environment, rebuilt
         :return: the model, ready to resume training
         """
-        self.config = json.loads((self.output / CONFIG).read_text())
+        self.config = read_config(self.output)
         return ALGORITHMS[self.args.algo].resume(self.output / CHECKPOINTS, env, device=self.args.device)
 
     def write_config(self, **sections: Any) -> None:
@@ -315,7 +314,8 @@ class Run:
         start = time.perf_counter()
         sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with _warnings_as_notes():
+            with warnings.catch_warnings():
+                warnings.showwarning = _say_note  # type: ignore[assignment]
                 model.learn(self.args.timesteps, callback=[self.curve, progress, checkpoint])
         except KeyboardInterrupt:
             self.interrupted = True
@@ -374,13 +374,6 @@ def command() -> str:
     return "sb3-grpo" if n_ranks() == 1 else f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m sb3_grpo"
 
 
-@contextmanager
-def _warnings_as_notes() -> Iterator[None]:
-    """Print warnings without the line of code that they come from, which is not the user's."""
-
-    def say_note(message: Warning | str, *where: Any) -> None:
-        say(Text("Note: ", "bold yellow"), str(message), stderr=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = say_note  # type: ignore[assignment]
-        yield
+def _say_note(message: Warning | str, *where: Any) -> None:
+    """Print a warning without the line of code that it comes from, which is not the user's."""
+    say(Text("Note: ", "bold yellow"), str(message), stderr=True)

@@ -1,16 +1,12 @@
 """``--set KEY=VALUE``: set hyperparameters on the command line."""
 
 import argparse
-import importlib.util
 import inspect
-import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 from sb3_grpo import GRPO
-from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra, parse_assignment
+from sb3_grpo.console import ALGORITHMS
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
 _NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
@@ -51,26 +47,3 @@ def describe_settings() -> str:
         dapo = f" (dapo: {own!r})" if own != default else ""
         lines.append(f"  {key}={default!r}{dapo}")
     return "hyperparameters for --set and their defaults:\n" + "\n".join(lines)
-
-
-def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
-    """
-    :param algorithm: the algorithm
-    :param assignments: strings of the form ``key=value``
-    :return: keyword arguments for the constructor of the algorithm
-    """
-    known = known_settings(algorithm)
-    settings = {}
-    for assignment in assignments:
-        key, value = parse_assignment(assignment)
-        if key in REFUSED_ARGUMENTS:
-            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}: {REFUSED_ARGUMENTS[key]}")
-        if key not in known:
-            close = close_matches(key, known)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            all_known = textwrap.fill(", ".join(known), 100)
-            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
-        settings[key] = value
-    if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
-        raise missing_extra("tensorboard", "tensorboard_log")
-    return settings

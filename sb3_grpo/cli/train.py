@@ -9,19 +9,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
 from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments
-from sb3_grpo.cli.settings import describe_settings, parse_settings
+from sb3_grpo.cli.settings import describe_settings
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.callbacks import Curve
-from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, policy_for
+from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, parse_assignment, policy_for
 from sb3_grpo.starts.atari import is_atari_id, make_env_of
-from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.ranks import own_copies, rank
 
 
@@ -80,38 +78,21 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
         raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
 
 
-def _choose_policy(space: spaces.Space) -> str:
-    if isinstance(space, TokenSpace):
-        raise UsageError(
-            "train is not for environments of text, which take other policies and settings: use sb3-grpo text, "
-            'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
-        )
-    return policy_for(space)
-
-
-def _check_device(device: str) -> None:
-    try:
-        wanted = th.device("cpu" if device == "auto" else device)
-    except RuntimeError as error:
-        raise UsageError(f"--device {device}: {error}") from error
-    if wanted.type == "cuda" and not th.cuda.is_available():
-        # SB3 would silently fall back to the CPU
-        raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
-
-
 def _train(args: argparse.Namespace) -> int:
     args = run_arguments(args)
     missing = [f"--{name}" for name in ("algo", "env") if getattr(args, name) is None]
     if missing:
         raise UsageError(f"{' and '.join(missing)} must be given, or the run that is to go on, with --resume FOLDER")
-    _check_device(args.device)
+    if args.device.startswith("cuda") and not th.cuda.is_available():
+        # SB3 would silently fall back to the CPU
+        raise UsageError(f"--device {args.device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
     spec = find_env(args.env)
     env = _make_env(args.env, spec, *own_copies(args.n_envs, args.seed))
-    policy = _choose_policy(env.observation_space)
+    policy = policy_for(env.observation_space)
     returns = EpisodeReturns()
     run = Run(args, args.env, returns)
     if args.resume is None:
-        settings = (presets.preset(args.preset) if args.preset else {}) | parse_settings(ALGORITHMS[args.algo], args.set)
+        settings = (presets.preset(args.preset) if args.preset else {}) | dict(map(parse_assignment, args.set))
         model = run.make_model(policy, env, re.sub(r"[^\w.-]+", "-", args.env), settings)
     else:
         model = run.resumed_model(env)

@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import runpy
-import shutil
 import subprocess
 import sys
 import traceback
@@ -20,7 +19,6 @@ from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env,
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
-from sb3_grpo.zoo.plots import plot
 
 PROGRAM = "sb3_grpo.zoo"
 # Where errors are about what the user has written, and where they may be a defect nevertheless
@@ -35,15 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments; ``sys.argv[1:]`` if ``None``
     :return: the exit code
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    usage = f"usage: python -m {PROGRAM} {{{','.join(_COMMANDS)}}} [-h] ..."
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"{usage}\n\nThe RL Zoo's own commands, with grpo and dapo added to the algorithms. Each has its own -h.")
-        return OK if arguments else USAGE_ERROR
-    name = arguments.pop(0)
-    if name not in _COMMANDS:
-        say(Text("Error: ", "bold red"), f"Unknown command {name!r}. {usage}", stderr=True)
-        return USAGE_ERROR
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description="The RL Zoo's own commands, with grpo and dapo added to the algorithms. Each has its own -h.",
+    )
+    parser.add_argument("command", choices=_COMMANDS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    name, arguments = options.command, options.arguments
     before = sys.argv
     try:
         if n_ranks() > 1:
@@ -84,8 +81,6 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
         # As in sb3-grpo train
         parser.add_argument("--preset")
         parser.add_argument("--set", action="append", default=[])
-    elif command == "record_training" and shutil.which("ffmpeg") is None:
-        raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
     for package in options.gym_packages:
         importlib.import_module(package)
@@ -126,8 +121,7 @@ def _explanation(error: Exception) -> str | None:
     if isinstance(error, UsageError | ImportError | OSError | yaml.YAMLError) or is_own_error(error):
         return str(error)
     package = frames[-1].f_globals.get("__name__", "").partition(".")[0]
-    wrong_name = isinstance(error, TypeError) and "unexpected keyword argument" in str(error) and package == "sb3_grpo"
-    if wrong_name or (package in _EXPLAINED and not isinstance(error, _DEFECTS)):
+    if package in _EXPLAINED and not isinstance(error, _DEFECTS):
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -163,7 +157,6 @@ _COMMANDS: dict[str, Callable[[], None]] = {
     "record_video": acting(_script("record_video")),
     "record_training": _script("record_training"),
     "benchmark": _script("benchmark"),
-    "plot": plot,
     "push_to_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").push(),
     "load_from_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").load(),
 }

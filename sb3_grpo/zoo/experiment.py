@@ -1,11 +1,13 @@
 """The RL Zoo's ``ExperimentManager``, with support for groups of episodes and without some of its pitfalls."""
 
+import copy
 import functools
 import shlex
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -75,28 +77,6 @@ class DefaultsFirst(optuna.samplers.TPESampler):
         if trial.number == 0 and param_name in self.defaults:
             return self.defaults[param_name]
         return super().sample_independent(study, trial, param_name, param_distribution)
-
-
-class _Learner:
-    """
-    A model that remembers whether ``learn`` was interrupted: the RL Zoo catches Ctrl-C.
-
-    :param model: the model
-    """
-
-    def __init__(self, model: BaseAlgorithm):
-        self.model, self.is_complete = model, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def learn(self, *args: Any, **kwargs: Any) -> None:
-        """
-        :param args: see the model
-        :param kwargs: see the model
-        """
-        self.model.learn(*args, **kwargs)
-        self.is_complete = True
 
 
 class GroupExperimentManager(ExperimentManager):
@@ -195,12 +175,9 @@ class GroupExperimentManager(ExperimentManager):
         :param hyperparams: hyperparameters as written in an entry
         :return: the same hyperparameters, with ``preset`` replaced by the settings of that preset
         """
-        own = {key: value for key, value in hyperparams.items() if key != "preset"}
-        if hyperparams.get("preset") is None:
-            return own
-        if not issubclass(self._algorithm, OnGroupAlgorithm):
-            raise UsageError(f"preset: these are settings of grpo and dapo, not of {self.algo}")
-        return {**presets.preset(hyperparams["preset"]), **own}
+        own = {**hyperparams}
+        name = own.pop("preset", None)
+        return own if name is None else presets.preset(name) | own
 
     @staticmethod
     def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
@@ -259,9 +236,14 @@ class GroupExperimentManager(ExperimentManager):
         if isinstance(model, OnGroupAlgorithm):
             also = callback_states(self.callbacks)
             self.callbacks.append(TrainingCheckpoint(self._checkpoints, self._steps_between, also=also))
-        learner: Any = _Learner(model)
+
+        def learn(*args: Any, **kwargs: Any) -> None:
+            model.learn(*args, **kwargs)
+            self._is_complete = True
+
+        # The RL Zoo does not say whether it has caught Ctrl-C
+        learner: Any = SimpleNamespace(learn=learn, env=model.env, policy=model.policy)
         super().learn(learner)
-        self._is_complete = learner.is_complete
 
     def save_trained_model(self, model: BaseAlgorithm) -> None:
         """
@@ -279,14 +261,11 @@ class GroupExperimentManager(ExperimentManager):
         :param render_mode: the render mode, ``None`` for no rendering
         :return: a single copy for evaluation, in this process
         """
-        before = self.vec_env_class, self.eval_env_kwargs
-        self.vec_env_class = DummyVecEnv
+        drawing = copy.copy(self)
+        drawing.vec_env_class = DummyVecEnv
         if render_mode is not None:
-            self.eval_env_kwargs = {**(self.eval_env_kwargs or {}), "render_mode": render_mode}
-        try:
-            return self.create_envs(1, eval_env=True, no_log=True)
-        finally:
-            self.vec_env_class, self.eval_env_kwargs = before
+            drawing.eval_env_kwargs = {**(self.eval_env_kwargs or {}), "render_mode": render_mode}
+        return drawing.create_envs(1, eval_env=True, no_log=True)
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
         defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs, self._normalizes)

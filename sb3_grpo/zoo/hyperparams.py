@@ -1,11 +1,11 @@
 """Where the hyperparameters of an algorithm are defined, and how they were chosen."""
 
-import importlib.util
-from contextlib import suppress
+import importlib
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import rl_zoo3
 import yaml
 
 UNDOCUMENTED = "no record of how these values were found"
@@ -17,21 +17,13 @@ def config_path(algo: str) -> Path:
     :return: the file with its hyperparameters in RL Zoo's format: ours, or the RL Zoo's own if we have none
     :raises ValueError: if there is neither
     """
-    folders = [*_folders("sb3_grpo.zoo_configs"), *(folder / "hyperparams" for folder in _folders("rl_zoo3"))]
+    ours = importlib.import_module("sb3_grpo.zoo_configs")
+    folders = [Path(ours.__path__[0]), Path(rl_zoo3.__file__).parent / "hyperparams"]
     for folder in folders:
         if (path := folder / f"{algo}.yml").is_file():
             return path
     known = sorted({path.stem for folder in folders for path in folder.glob("*.yml")})
     raise ValueError(f"There are no hyperparameters for {algo!r}, only for {', '.join(known)}")
-
-
-def _folders(package: str) -> list[Path]:
-    """
-    :param package: name of a package
-    :return: the folders of its files; empty if it is not installed
-    """
-    spec = importlib.util.find_spec(package)
-    return [Path(path) for path in (spec and spec.submodule_search_locations) or []]
 
 
 def entry_name(entries: dict[str, Any], env_id: str) -> str:
@@ -46,11 +38,7 @@ def entry_name(entries: dict[str, Any], env_id: str) -> str:
     env_id = env_id.rpartition(":")[2]
     if env_id in entries:
         return env_id
-    # Importing ale_py registers the games
-    with suppress(ImportError):
-        import ale_py  # noqa: F401
-    spec = gym.envs.registration.registry.get(env_id)
-    fallback = "atari" if spec is not None and "AtariEnv" in str(spec.entry_point) else "default"
+    fallback = "atari" if "AtariEnv" in str(gym.registry.get(env_id)) else "default"
     if fallback not in entries:
         raise ValueError(f"No hyperparameters for {env_id}, and no entry {fallback!r}")
     return fallback

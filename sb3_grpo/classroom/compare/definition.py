@@ -40,7 +40,7 @@ _NEEDED = ("name", "envs", "variants", "timesteps")
 _KEYS = (
     *_NEEDED,
     *("seeds", "n_evaluations", "n_eval_episodes", "n_final_episodes", "device"),
-    # For readers, and for the list of ready comparisons
+    # For readers
     *("about", "minutes", "extras"),
 )
 

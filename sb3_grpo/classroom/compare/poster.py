@@ -44,10 +44,9 @@ _RC: dict[Any, Any] = {
 }
 
 
-def make_posters(folder: Path, sizes: Sequence[str] = tuple(SIZES)) -> list[Path]:
+def make_posters(folder: Path) -> list[Path]:
     """
     :param folder: folder of the experiment
-    :param sizes: keys of ``SIZES``
     :return: the posters, each as PDF and SVG, next to the report
     :raises UsageError: if runs are unfinished, or there are too many environments for a page
     """
@@ -56,8 +55,8 @@ def make_posters(folder: Path, sizes: Sequence[str] = tuple(SIZES)) -> list[Path
     report = Report(results)
     paths = []
     with drawing(), rc_context(_RC):
-        for size in sizes:
-            figure = _draw(report, *SIZES[size])
+        for size, inches in SIZES.items():
+            figure = _draw(report, *inches)
             for suffix, metadata in ((".pdf", {"CreationDate": None}), (".svg", NO_DATE)):
                 paths.append(folder / f"poster-{size.replace(':', 'x')}{suffix}")
                 figure.savefig(paths[-1], metadata=metadata)

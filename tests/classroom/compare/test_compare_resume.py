@@ -151,7 +151,7 @@ def test_what_begins_anew(before: Any, after: Any, tmp_path: Path, capsys: pytes
 def test_a_killed_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_compare, "_make_report", lambda folder: 0)
+    monkeypatch.setattr(cli_compare, "write_report", lambda folder: 0)
     (tmp_path / "tiny.yml").write_text(yaml.safe_dump(TINY | {"timesteps": 4000}))
     command = ["compare", "--config", str(tmp_path / "tiny.yml"), "--workers", "1", "--save-freq", "100", "--output"]
     assert main([*command, str(tmp_path / "whole")]) == 0

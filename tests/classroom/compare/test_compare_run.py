@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("keep_threads")
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than the runs, and is there in ``finished``."""
-    monkeypatch.setattr(cli_compare, "_make_report", lambda folder: 0)
+    monkeypatch.setattr(cli_compare, "write_report", lambda folder: 0)
 
 
 def write_config(folder: Path, **changes: Any) -> str:
