@@ -20,6 +20,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.checkpoint.training import Resumption, Stateful, describe_env, load_training
+from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.starts.atari import make_env_of
@@ -127,9 +128,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
         :return: new model instance with loaded parameters
         :raises TypeError: if there are unknown arguments
-        :raises ValueError: if the file is not trusted but has pickles
+        :raises ValueError: if the file is not trusted but has pickles, or there is no such device
         """
         cls._check_names(kwargs)
+        device = ARGUMENTS["device"].check("device", device)
         if "n_steps" in kwargs:
             # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None

@@ -74,6 +74,8 @@ def test_save_load_predict_without_an_environment(algo: type[GRPO], to: str, tmp
     model.save(target)
     if to == "file":
         target.seek(0)
+    with pytest.raises(ValueError, match='device must be "auto", "cpu", "cuda" or another device of PyTorch, got \'gpu\''):
+        algo.load(target, device="gpu")
     loaded = algo.load(target, device="cpu")
     assert loaded.get_env() is None
     assert_same(loaded.policy.state_dict(), model.policy.state_dict())
