@@ -244,10 +244,13 @@ def digest(model: GRPO) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | np.generic | th.Tensor):
+        return vars(value)
+    # A hash of the bytes: a network has too many numbers to write all of them. NumPy has no bfloat16
+    kind, shape = str(value.dtype), tuple(value.shape)
     if isinstance(value, th.Tensor):
-        value = value.cpu().numpy()
-    # A hash of the bytes: a network has too many numbers to write all of them
-    return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray | np.generic) else vars(value)
+        value = value.cpu().reshape(-1).view(th.uint8).numpy()
+    return kind, shape, hashlib.sha256(value.tobytes()).hexdigest()
 
 
 def train(setting: Setting, folder: Path | None, device: str = "cpu") -> str:

@@ -60,7 +60,10 @@ def results(n_ranks: int, names: str, *arguments: Any, **more: Any) -> dict[str,
 
 @pytest.fixture(scope="module")
 def of_two() -> dict[str, Any]:
-    """What two ranks do. To start them takes longer than most of these programs."""
+    """
+    What two ranks do. To start them takes longer than most of these programs. ``messages`` is last, because it replaces
+    functions of ``torch.distributed``.
+    """
     return results(2, "trained,drawn,rounds,stopped,refused,messages")
 
 

@@ -2,8 +2,8 @@
 
 import argparse
 import csv
+import importlib
 import os
-import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ def check_data_options(args: argparse.Namespace) -> None:
         if getattr(args, name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no use with --data: leave it out" if args.data else f"{option} needs --data")
+    if str(args.task).lower().endswith((".jsonl", ".csv")):
+        raise UsageError(f"--task {args.task} is a file: write --data {args.task}")
 
 
 def read_data(args: argparse.Namespace) -> PairsTask:
@@ -84,13 +86,18 @@ def find_verifier(args: argparse.Namespace) -> Any:
     # As with python -m, which is not how sb3-grpo is called
     args.verifiers_from = args.verifiers_from or os.getcwd()
     sys.path.insert(0, args.verifiers_from)
-    try:
-        functions = [pkgutil.resolve_name(name) for name in names]
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"--verifier {' '.join(names)}: {error}. Write exact or math alone, or MODULE:FUNCTION, such as rewards:is_right "
-            "for a function in rewards.py"
-        ) from error
+    functions = []
+    for name in names:
+        module, _, function = name.partition(":")
+        try:
+            functions.append(getattr(importlib.import_module(module or "?"), function or "?"))
+        except (ModuleNotFoundError, AttributeError) as error:
+            if isinstance(error, ModuleNotFoundError) and error.name not in (module, module.split(".")[0], "?"):
+                raise
+            raise UsageError(
+                f"--verifier {name}: {error}. Write exact or math alone, or MODULE:FUNCTION, such as rewards:is_right for a "
+                "function in rewards.py"
+            ) from error
     return functions[0] if len(functions) == 1 else functions
 
 

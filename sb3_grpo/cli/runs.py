@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import get_latest_run_id
 
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
-from sb3_grpo.cli.settings import add_set
+from sb3_grpo.cli.settings import NOT_SETTABLE, add_set
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
@@ -269,7 +269,7 @@ class Run:
         self.config = {
             "command": f"{command()} {shlex.join(args.argv)}",
             "arguments": arguments,
-            "hyperparameters": dict(model.settings),
+            "hyperparameters": {name: value for name, value in model.settings.items() if name not in NOT_SETTABLE},
             "policy": type(model.policy).__name__,
         }
         self.write_config(versions=versions(), machine=machine, training=None, evaluation=None)

@@ -2,14 +2,17 @@
 
 import argparse
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from sb3_grpo import GRPO
+from sb3_grpo.common.arguments import REFUSED_ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import ALGORITHMS
+from sb3_grpo.console import ALGORITHMS, UsageError, parse_assignment
+from sb3_grpo.utils.parameters import did_you_mean
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
-_NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +34,7 @@ def known_settings(algorithm: type[GRPO]) -> dict[str, Any]:
     :return: the constructor parameters that ``--set`` can set, with their defaults: those for control, if it is the policy
         that has them
     """
-    known = {name: each.default for name, each in inspect.signature(algorithm).parameters.items() if name not in _NOT_SETTABLE}
+    known = {name: each.default for name, each in inspect.signature(algorithm).parameters.items() if name not in NOT_SETTABLE}
     of_policy = ActorPolicy.default_arguments({})
     return {name: of_policy.get(name) if default is None else default for name, default in known.items()}
 
@@ -47,3 +50,17 @@ def describe_settings() -> str:
         dapo = f" (dapo: {own!r})" if own != default else ""
         lines.append(f"  {key}={default!r}{dapo}")
     return "hyperparameters for --set and their defaults:\n" + "\n".join(lines)
+
+
+def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
+    """
+    :param algorithm: the algorithm
+    :param assignments: strings of the form ``key=value``
+    :return: keyword arguments for the constructor of the algorithm, which says what is wrong with those of PPO and TRL
+    """
+    known = known_settings(algorithm)
+    settings = dict(map(parse_assignment, assignments))
+    for name in settings.keys() - known.keys() - REFUSED_ARGUMENTS.keys():
+        meant = did_you_mean(name, known)
+        raise UsageError(f"--set {name}: there is no hyperparameter {name}, {meant} --help lists all of them")
+    return settings

@@ -25,7 +25,8 @@ from sb3_grpo.cli.own_data import (
     write_answers,
 )
 from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments, say_table
-from sb3_grpo.console import ALGORITHMS, UsageError, parse_assignment, say
+from sb3_grpo.cli.settings import parse_settings
+from sb3_grpo.console import ALGORITHMS, UsageError, say
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, PairsTask, Task, VerifierTextVecEnv, make_task
 from sb3_grpo.envs.text.rules import TextEpisodeRules
 from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
@@ -287,7 +288,7 @@ def _show(result: TextEvaluation, when: str) -> float:
 
 def _begin(run: Run, setup: Setup) -> GRPO:
     args, rules = run.args, setup.env.rules
-    asked_for = _preset(args, setup.env) | dict(map(parse_assignment, args.set))
+    asked_for = _preset(args, setup.env) | parse_settings(ALGORITHMS[args.algo], args.set)
     settings: dict[str, Any] = setup.settings | asked_for
     if args.model is not None:
         model, when = run.make_model(setup.policy, setup.env, setup.name, settings), "Before training"

@@ -15,11 +15,12 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo import GRPO, presets
 from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments
-from sb3_grpo.cli.settings import describe_settings
+from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.callbacks import Curve
-from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, parse_assignment, policy_for
+from sb3_grpo.console import ALGORITHMS, UsageError, find_env, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import is_atari_id, make_env_of
+from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.ranks import own_copies, rank
 
 
@@ -88,11 +89,16 @@ def _train(args: argparse.Namespace) -> int:
         raise UsageError(f"--device {args.device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
     spec = find_env(args.env)
     env = _make_env(args.env, spec, *own_copies(args.n_envs, args.seed))
+    if isinstance(env.observation_space, TokenSpace):
+        raise UsageError(
+            "train is not for environments of text, which take other policies and settings: use sb3-grpo text, "
+            'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
+        )
     policy = policy_for(env.observation_space)
     returns = EpisodeReturns()
     run = Run(args, args.env, returns)
     if args.resume is None:
-        settings = (presets.preset(args.preset) if args.preset else {}) | dict(map(parse_assignment, args.set))
+        settings = (presets.preset(args.preset) if args.preset else {}) | parse_settings(ALGORITHMS[args.algo], args.set)
         model = run.make_model(policy, env, re.sub(r"[^\w.-]+", "-", args.env), settings)
     else:
         model = run.resumed_model(env)

@@ -50,12 +50,13 @@ REFUSED_ARGUMENTS = {
 # Names of losses elsewhere that are more, or something else, than the objective of a step
 NOT_A_LOSS = {
     "ppo": '"clip"',
-    "grpo": '"clip", the default, or take presets.GRPO_PAPER',
-    "dr_grpo": '"clip", or take presets.DR_GRPO',
-    "dapo": '"clip" with the algorithm DAPO, or take presets.DAPO_PAPER',
-    "gspo": 'ratio_level="episode" with whole groups, or take presets.GSPO',
+    "grpo": '"clip", the default, or take presets.GRPO_PAPER (--preset grpo-paper)',
+    "bnpo": '"clip" and loss_average="step"',
+    "dr_grpo": '"clip", or take presets.DR_GRPO (--preset dr-grpo)',
+    "dapo": '"clip" with the algorithm DAPO, or take presets.DAPO_PAPER (--preset dapo-paper)',
+    "gspo": 'ratio_level="episode" with whole groups, or take presets.GSPO (--preset gspo)',
     "maxrl": 'advantage="maxrl" with whole groups',
-    "tpo": '"target_policy" with whole groups, or take presets.TPO',
+    "tpo": '"target_policy" with whole groups, or take presets.TPO (--preset tpo)',
 }
 # The argument that learn() of SB3-Contrib's MaskablePPO has
 LEARN_ARGUMENTS = {"use_masking": 'it is an argument of the algorithm, as in GRPO("MlpPolicy", env, use_masking=False)'}

@@ -199,7 +199,7 @@ class Choice(Check):
     :param names: The names
     :param call: Arguments of a function that can be used instead, if allowed. It can also be written as ``"module.function"``
     :param number: A number that can be used instead, if allowed
-    :param elsewhere: What to write for names that others use here
+    :param elsewhere: What to write for names that others use here, in lower case
     """
 
     names: tuple[str, ...]
@@ -217,8 +217,8 @@ class Choice(Check):
             known = ", ".join(self.names) + ", or a number" * (self.number is not None) + ", or a function" * bool(self.call)
             close = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
             meant = f" Did you mean {close[0]!r}?" if close else ""
-            if isinstance(value, str) and value in self.elsewhere:
-                meant = f" Write {self.elsewhere[value]}."
+            if isinstance(value, str) and (other := value.lower().replace("-", "_")) in self.elsewhere:
+                meant = f" Write {self.elsewhere[other]}."
             raise ValueError(f"Unknown {name}={short_repr(value)}, must be one of {known}.{meant}")
         return str(value)
 

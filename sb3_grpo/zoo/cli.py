@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import runpy
+import shutil
 import subprocess
 import sys
 import traceback
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="The RL Zoo's own commands, with grpo and dapo added to the algorithms. Each has its own -h.",
     )
     parser.add_argument("command", choices=_COMMANDS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="see COMMAND -h")
     options = parser.parse_args(argv)
     name, arguments = options.command, options.arguments
     before = sys.argv
@@ -81,6 +82,8 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
         # As in sb3-grpo train
         parser.add_argument("--preset")
         parser.add_argument("--set", action="append", default=[])
+    elif command == "record_training" and shutil.which("ffmpeg") is None:
+        raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
     for package in options.gym_packages:
         importlib.import_module(package)

@@ -177,6 +177,8 @@ class GroupExperimentManager(ExperimentManager):
         """
         own = {**hyperparams}
         name = own.pop("preset", None)
+        if name is not None and not issubclass(self._algorithm, OnGroupAlgorithm):
+            raise UsageError(f"preset: these are settings of grpo and dapo, not of {self.algo}")
         return own if name is None else presets.preset(name) | own
 
     @staticmethod

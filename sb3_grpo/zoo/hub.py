@@ -1,6 +1,7 @@
 """RL Zoo's commands for the Hugging Face Hub, without pickles and without configuration files that could run code."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 import yaml
@@ -30,12 +31,17 @@ def push() -> None:
     args = _arguments()
     _, path, folder = get_model_path(0, args.folder, args.algo, args.env)
     hyperparams, stats = get_saved_hyperparams(str(Path(folder, args.env)), test_mode=True)
+    # Written by train on this machine, in a form that only this loader reads
+    trained = yaml.load(Path(folder, args.env, "args.yml").read_text(), yaml.UnsafeLoader)
     find_env(args.env.gym_id)
-    env_kwargs = hyperparams.get("env_kwargs")
     env = create_test_env(
-        args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams, env_kwargs=env_kwargs
+        args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams, env_kwargs=trained["env_kwargs"]
     )
-    command = Path(folder, args.env, "command.txt").read_text()
+    command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {args.env.gym_id} --seed {trained['seed']}"
+    command += f" -n {trained['n_timesteps']}" * (trained["n_timesteps"] > 0)
+    for option, name in ("-params", "hyperparams"), ("--env-kwargs", "env_kwargs"):
+        given = [shlex.quote(f"{key}:{value!r}") for key, value in (trained[name] or {}).items()]
+        command += f" {option} {' '.join(given)}" * bool(given)
     deterministic = not is_atari_id(args.env.gym_id)
     print(push_to_hub(ALGORITHMS[args.algo].load(path, env), args.repo, env, deterministic=deterministic, command=command))
 

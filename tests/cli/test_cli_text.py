@@ -141,6 +141,7 @@ def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model:
         (["--data", "a.csv"], "--data is for pretrained language models: give --model"),
         (["--model", "tiny", "--task", "capitals", "--data", "a.csv"], "--task has no use with --data"),
         (["--model", "tiny", "--answer-key", "solution"], "--answer-key needs --data"),
+        (["--model", "tiny", "--task", "a.jsonl"], "--task a.jsonl is a file: write --data a.jsonl"),
         (["--model", "no/such/folder"], "--model no/such/folder: "),
         (["--model", "tiny", "--task", "capital"], "There is no task 'capital', did you mean 'capitals'?"),
         (["--model", "tiny", "--task", "capitals", "--digits", "2"], "--digits is for sums, and --task capitals has none"),

@@ -189,7 +189,7 @@ def test_the_zoo_shares_and_plays_what_was_shared(
     assert zoo(["push_to_hub", *of, "-orga", "me"]) == 0
     card = (repos / "me" / f"grpo-{name}" / "README.md").read_text()
     assert f"# GRPO on {name}\n" in card
-    assert Path("logs", "grpo", f"{name}_1", name, "command.txt").read_text() in card
+    assert f"python -m sb3_grpo.zoo train --algo grpo --env {name} --seed 1 -n 600 -params n_envs:2\n" in card
     shutil.rmtree("logs")
     assert zoo(["load_from_hub", *of, "-orga", "me"]) == 0
     folder = Path("logs", "grpo", f"{name}_1")
