@@ -154,7 +154,7 @@ def _draw(report: Report, width: float, height: float) -> "Figure":
         f"{seeds_each(results)}, {' to '.join(f'{each:,}' for each in dict.fromkeys((budgets[0], budgets[-1])))} steps.",
         f"Thick lines: interquartile mean of the seeds, with its 95% interval (from {MIN_SEEDS} seeds on).",
         "Thin: each seed.",
-        f"Beside: returns at the end{', and at equal time, that of the fastest' if same_machine else ''}.",
+        f"Next to them: returns at the end{', and at equal time, that of the fastest' if same_machine else ''}.",
     ]
     if clip:
         _draw_stills(stills[0], clip)
