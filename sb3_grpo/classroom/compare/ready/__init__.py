@@ -1,9 +1,6 @@
 """Ready-made comparisons: files that ``compare --config`` finds by name."""
 
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -16,9 +13,8 @@ def ready_path(name: str) -> Path | None:
     return next((path for path in _FOLDER.glob("*.yml") if path.stem == name), None)
 
 
-def ready_comparisons() -> dict[str, dict[str, Any]]:
+def ready_comparisons() -> list[str]:
     """
-    :return: content of the files of all ready-made comparisons by name, the shortest first
+    :return: names of all ready-made comparisons
     """
-    ready = {path.stem: yaml.safe_load(path.read_text()) for path in _FOLDER.glob("*.yml")}
-    return dict(sorted(ready.items(), key=lambda each: each[1]["minutes"]))
+    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
