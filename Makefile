@@ -50,12 +50,13 @@ clean:
 	rm -rf $(VENV) .nox build dist docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find sb3_grpo envs tests benchmarks stress -name __pycache__ -prune -exec rm -rf {} +
 
+# Modules are compiled as they are imported: all of them take a minute and a half
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
-	$(BIN)/python -m pip install -c constraints.txt -e . "gymnasium[classic-control]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e . "gymnasium[classic-control]"
 	@touch $@
 
 $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@ $(RUN_INSTALLED)
 
 # Debian's python3 cannot create virtual environments without python3-venv, and leaves a broken one behind
