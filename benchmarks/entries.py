@@ -4,7 +4,7 @@ Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`
 RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; five seeds, as many steps.
 A run's score is its mean return in 100 episodes at the end. Named before it ran: an entry stays if the probability that a run
 with it ends above a run with the defaults has a 95% bootstrap interval above 0.5. All MinAtar games have the same entry, and
-so have those of MiniGrid: three of these stand for the others.
+so have those of MiniGrid: three of these stand for the others. Entries that went are in the commit of their rows.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from benchmarks import common
+from benchmarks.blocks import Writers, markdown, steps_text
 from benchmarks.runs import Job, run_missing
 from benchmarks.tuning import N_EPISODES, final_return, zoo
 from sb3_grpo.classroom.compare.statistics import compare, iqm
@@ -32,7 +33,7 @@ class Task(NamedTuple):
     """
     :param steps: Steps of a training
     :param package: What registers it, if it is not Gymnasium
-    :param algos: Algorithms with an entry that is not the defaults
+    :param algos: Algorithms whose entry was not the defaults
     """
 
     steps: int
@@ -61,6 +62,15 @@ TASKS = {
 }
 
 
+def entries(algo: str) -> dict[str, Any]:
+    """
+    :param algo: One of ``ALGOS``
+    :return: Its entries in ``zoo_configs``
+    """
+    loaded: dict[str, Any] = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())
+    return loaded
+
+
 def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     """
     :param task: One of ``TASKS``
@@ -70,10 +80,10 @@ def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, 
     :param folder: Where files go
     :return: Mean return at the end
     """
-    entries = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())
-    entry = entries[task]
+    found = entries(algo)
+    entry = found[task]
     if arm == "defaults":
-        entry = {**entries["default"], **{key: entry[key] for key in _ENVIRONMENT if key in entry}}
+        entry = {**found["default"], **{key: entry[key] for key in _ENVIRONMENT if key in entry}}
     name = f"{task.replace('/', '-')}-{algo}-{arm}-{seed}"
     logs, steps = folder / name, TASKS[task].steps
     shutil.rmtree(logs, ignore_errors=True)
@@ -87,8 +97,7 @@ def table() -> str:
     """
     :return: Interquartile means of each entry and of the defaults, and which ends above, as a table in Markdown
     """
-    rows = common.rows(RESULTS)
-    lines = ["| | | steps | entry | defaults | the entry ends above |", "|---" * 6 + "|"]
+    rows, lines = common.rows(RESULTS), []
     for task, (steps, _, algos) in TASKS.items():
         for algo in algos:
             found = [
@@ -97,9 +106,13 @@ def table() -> str:
             ]
             if {len(each) for each in found} == {len(SEEDS)}:
                 point, low, high = compare("entry", "defaults", found[:1], found[1:]).improvement
-                ends = " | ".join(f"{iqm(each):.4g}" for each in found)
-                lines.append(f"| {task} | {algo} | {steps:,} | {ends} | {point:.2f} ({low:.2f} to {high:.2f}) |")
-    return "\n".join(lines)
+                ends = [f"{iqm(each):.4g}" for each in found]
+                above = f"{point:.2f} ({low:.2f} to {high:.2f})"
+                lines.append([f"{task}, {steps_text(steps)}, {algo.upper()}", *ends, above])
+    return markdown(["", "entry", "defaults", "the entry ends above"], lines)
+
+
+WRITERS: Writers = {"entries": table}
 
 
 def main() -> None:
@@ -118,6 +131,7 @@ def main() -> None:
         {"task": task, "algo": algo, "arm": arm, "seed": seed}
         for seed, task, arm in product(SEEDS, args.tasks, ("entry", "defaults"))
         for algo in TASKS[task].algos
+        if task in entries(algo)
     ]
     run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
 

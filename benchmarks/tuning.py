@@ -31,7 +31,7 @@ from optuna.trial import TrialState, create_trial
 
 from benchmarks import common
 from benchmarks.blocks import Writers, markdown
-from benchmarks.figures import COLOURS, figure_of
+from benchmarks.figures import figure_of, style
 from benchmarks.runs import Job, run_missing
 from sb3_grpo.classroom.compare.statistics import compare, iqm
 
@@ -39,7 +39,7 @@ RESULTS = common.RESULTS / "tuning"
 CHECKS = RESULTS / "checks.jsonl"
 ALGOS = ("grpo", "dapo", "ppo")
 N_TRIALS, N_COPIES, N_EPISODES = 40, 16, 100
-N_SHOWN = 8
+N_SHOWN = 12
 SEARCH_SEED, SEEDS = 100, range(200, 205)
 # Four evaluations of 20 episodes in each trial
 SEARCH = ("--n-evaluations", 4, "--eval-episodes", 20, "--n-eval-envs", 10, "--no-optim-plots")
@@ -245,27 +245,31 @@ def table() -> str:
 
 def importance() -> str:
     """
-    :return: The picture of the importances in all studies, in Markdown
+    :return: The picture of the importances in all studies, relative to what chance gives, in Markdown
     """
     found = {}
     for task, algo in product(TASKS, ALGOS):
         path = RESULTS / f"{study_name(task, algo)}-importance.csv"
         if path.exists():
-            found[f"{algo.upper()}, {task}"] = pd.read_csv(path, index_col="parameter").head(N_SHOWN)
-    n_rows = -(-len(found) // 2)
-    with figure_of("importance", n_rows, 2, figsize=(7.0, 2.4 * n_rows + 0.4), squeeze=False) as (figure, grid):
-        for axes, (title, each) in zip(grid.flat, found.items(), strict=False):
-            places, above = np.arange(len(each)), each.importance > each.chance
-            axes.barh(places, each.importance, color=np.where(above, COLOURS[2], COLOURS[1]), height=0.6)
-            axes.plot(each.chance, places, "k|", markersize=10, markeredgewidth=1.5, label="what chance gives (95%)")
-            names = each.index.str.removesuffix("_pow").str.replace("one_minus_", "").str.replace("_higher_by", "_high")
-            axes.set_yticks(places, names)
-            axes.set_title(title, fontsize=10)
-            axes.invert_yaxis()
-        for axes in grid.flat[len(found) :]:
-            axes.axis("off")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", frameon=False)
-    alt = f"Importance of the hyperparameters in each study, next to what chance gives: {'; '.join(found)}"
+            each = pd.read_csv(path, index_col="parameter")
+            found[task, algo] = each.importance / each.chance
+    studies = pd.DataFrame(found).rename(index=lambda name: name.removesuffix("_pow").removeprefix("one_minus_"))
+    studies = studies.rename(index={"clip_range_higher_by": "clip_range_high"})
+    studies = studies.loc[studies.max(axis=1).sort_values().index[-N_SHOWN:]]
+    places = np.arange(len(studies))
+    with figure_of("importance", figsize=(3.8, 0.25 * len(studies) + 1.5)) as (figure, axes):
+        for marker, task in zip("osD^", TASKS, strict=True):
+            for algo in ALGOS:
+                if (task, algo) in found:
+                    name, colour = f"{algo.upper()}, {task.partition('/')[2] or task}", style(algo, ALGOS)["color"]
+                    axes.plot(studies[task, algo], places, marker, color=colour, label=name, markersize=5, alpha=0.8)
+        axes.axvline(1, color="k", linestyle="--", linewidth=1)
+        axes.set_yticks(places, studies.index)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("importance / chance")
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1, handletextpad=0.2)
+    alt = f"Importance of hyperparameters relative to chance in {len(found)} studies, none far above 1"
     caption = "PED-ANOVA of the completed trials. Chance: the 95th percentile of studies whose results are shuffled"
     return f"![{alt}](images/importance.svg){{.picture}}\n\n*{caption}.*"
 
