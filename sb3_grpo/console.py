@@ -178,5 +178,7 @@ def save_model(model: BaseAlgorithm, path: Path) -> None:
             model.save(path, format="safe")
             return
         except ValueError as error:
-            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickle, as in Stable-Baselines3. {error}")
+            # What to write in a script is of no use here
+            reason = str(error).partition(': format="safe"')[0]
+            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickle, as in Stable-Baselines3: {reason}")
     model.save(path)

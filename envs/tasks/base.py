@@ -149,9 +149,9 @@ class Task(ABC):
         if not self.has_reference(item):
             others = f" (its other keys are {', '.join(map(repr, item.metadata))})" if item.metadata else ""
             raise ValueError(
-                f"There is no reference that an answer could be compared with{others}. Give the item one, name it with "
-                "answer_key, or use a verifier that needs none: f(prompts, completions, **columns), or a Task's own score(). "
-                f"Prompt: {item.prompt!r:.200}"
+                f"There is no reference that an answer could be compared with{others}. Give the item one, name its key with "
+                "answer_key (--answer-key), or use a verifier that needs none: f(prompts, completions, **columns), or a "
+                f"Task's own score(). Prompt: {item.prompt!r:.200}"
             )
         return item.answer
 

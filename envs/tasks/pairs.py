@@ -109,7 +109,7 @@ def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str |
             if key is not None and key not in rest:
                 raise ValueError(
                     f"{where} has no {key!r}, only {', '.join(map(repr, rest)) or 'nothing'}. "
-                    "Name the keys of your data with prompt_key and answer_key."
+                    "Name the keys of your data with prompt_key and answer_key (--prompt-key, --answer-key)."
                 )
         # The answer stays there for reward functions, as it is
         pair = (rest.pop(prompt_key), rest.get(answer_key or "answer", ""), rest)

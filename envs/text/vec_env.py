@@ -1,5 +1,6 @@
 """Vectorized version of the text environment, without a loop over the copies at each step."""
 
+import inspect
 import time
 from collections import deque
 from typing import Any
@@ -17,7 +18,7 @@ from sb3_grpo.starts.known_envs import env_name
 from sb3_grpo.starts.snapshots import begin, capture
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
-from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.parameters import Whole, did_you_mean
 
 # Attributes that are part of the episodes in progress
 _STATE = ("_first", "_generators", "_ordinary_seeds", "reset_infos")
@@ -42,8 +43,10 @@ class VerifierTextVecEnv(TextEpisodes, VecEnv):
     """
 
     def __init__(self, num_envs: int, seed: int | None = None, task: Any = "arithmetic", **settings: Any):
-        for name in settings.keys() & _OF_TRL:
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}: write {_OF_TRL[name]}")
+        known = inspect.signature(TextEpisodeRules).parameters
+        for name in settings.keys() - known.keys():
+            meant = f"write {_OF_TRL[name]}" if name in _OF_TRL else did_you_mean(name, known)
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}: {meant}")
         num_envs = Whole().check("num_envs", num_envs)
         TextEpisodes.__init__(self, TextEpisodeRules(task, **settings), num_envs)
         # Rare operations are left to one ordinary environment, so that they work as everywhere else

@@ -100,6 +100,8 @@ def newest_checkpoint(path: str | Path) -> Checkpoint:
         if problems:
             warn_user(f"An older checkpoint, {each}, is taken. {' '.join(problems)}")
         return found
+    if not path.exists():
+        raise FileNotFoundError(f"There is no {path}.")
     why = " ".join(problems) or "TrainingCheckpoint(folder), given to learn() as a callback, writes them."
     raise FileNotFoundError(f"There is no checkpoint in {path} to go on from. {why}")
 

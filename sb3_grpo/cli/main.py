@@ -22,7 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        args = _make_parser().parse_args(argv)
+        args, unknown = _make_parser().parse_known_args(argv)
+        if unknown:
+            raise UsageError(
+                f"sb3-grpo {argv[0]} does not know {' '.join(unknown)}: sb3-grpo {argv[0]} --help lists its options"
+            )
         args.argv = argv
         return args.run(args)
     except KeyboardInterrupt:

@@ -142,7 +142,7 @@ def show_changes(rows: list[dict[str, str]], path: Path) -> None:
     :param path: where it is
     """
     changed = [row for row in rows if row["right_before"] != row["right_after"]]
-    say(f"{len(changed)} answers have changed between right and wrong ({path}), for example")
+    say(f"{len(changed)} answers have changed between right and wrong ({path})", ", for example" if changed else "")
     shown = []
     for row in changed[:N_SHOWN]:
         answers = Text(f"{row['before']:.40}"), Text("->"), Text(f"{row['after']:.40}")

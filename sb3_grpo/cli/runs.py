@@ -300,7 +300,9 @@ class Run:
         :param policy: name of the policy, as users write it
         """
         processes = f" in {n_ranks()} processes" if n_ranks() > 1 else ""
-        say(Text(self.title, "bold"), f": {policy}, {model.n_copies} copies{processes}, seed {model.seed}, {model.device}")
+        resumed = f", from step {model.num_timesteps:,} on" if self.args.resume is not None else ""
+        what = f"{policy}, {model.n_copies} copies{processes}, seed {model.seed}, {model.device}{resumed}"
+        say(Text(self.title, "bold"), f": {what}")
 
     def learn(self, model: GRPO) -> None:
         """

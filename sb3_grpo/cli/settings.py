@@ -61,6 +61,8 @@ def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[st
     known = known_settings(algorithm)
     settings = dict(map(parse_assignment, assignments))
     for name in settings.keys() - known.keys() - REFUSED_ARGUMENTS.keys():
+        if name in NOT_SETTABLE:
+            raise UsageError(f"--set {name}: it has an option of its own (--help), or can only be chosen in a script")
         meant = did_you_mean(name, known)
         raise UsageError(f"--set {name}: there is no hyperparameter {name}, {meant} --help lists all of them")
     return settings

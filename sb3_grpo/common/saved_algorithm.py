@@ -26,7 +26,7 @@ from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.machine import VERSION
-from sb3_grpo.utils.parameters import Choice, short_repr
+from sb3_grpo.utils.parameters import Choice, did_you_mean, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
 from sb3_grpo.utils.random_states import set_process_state
 from sb3_grpo.utils.ranks import n_ranks, own_copies, rank
@@ -179,7 +179,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         for each in cls.__mro__:
             known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)} - {"args", "kwargs"}
         for name in sorted({*kwargs} - known):
-            raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
+            meant = did_you_mean(name, known)
+            raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute: {meant}")
 
     @classmethod
     def _check_safe_attributes(cls, path: ModelFile, data: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Pretrained language models: where their weights are, and their tokenizers."""
 
+import difflib
 import importlib.util
 import os
 import shutil
@@ -21,10 +22,17 @@ def find_model(name: str | os.PathLike[str]) -> str:
         on the hub
     :return: What ``from_pretrained`` of ``transformers`` takes: the absolute path of a folder, or the name on the hub
     :raises ImportError: if a package is missing
+    :raises ValueError: if it can be none of these
     """
     if name in _IN_PACKAGES:
         return str(_unpacked(str(name)))
-    return absolute_if_folder(name)
+    path = absolute_if_folder(name)
+    # Before the hub is asked, which takes a minute without a connection
+    if not os.path.isdir(path) and path.startswith((".", "/")):
+        raise ValueError(f"There is no folder {path}.")
+    if not os.path.isdir(path) and (close := difflib.get_close_matches(path.lower(), _IN_PACKAGES, n=1, cutoff=0.8)):
+        raise ValueError(f"There is no model {path!r}: did you mean {close[0]!r}?")
+    return path
 
 
 def absolute_if_folder(name: str | os.PathLike[str]) -> str:

@@ -73,7 +73,7 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
     :return: the arguments for the RL Zoo, which knows neither ``--env module:Id`` nor folders of checkpoints, and whose
         other commands do not look where ``train`` writes
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--gym-packages", nargs="+", default=[])
     if command == "train":
@@ -86,7 +86,10 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
         raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
     for package in options.gym_packages:
-        importlib.import_module(package)
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise UsageError(f"--gym-packages {package}: {error}") from error
     # The last one of an option counts
     rest = [*(["-f", "logs"] if command != "train" else []), *rest, "--env", find_env(options.env).id]
     if command == "train":

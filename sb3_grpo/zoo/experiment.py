@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import optuna
 import yaml
+from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -26,6 +27,7 @@ from sb3_grpo.common.arguments import STEPS_PER_UPDATE
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, policy_for, say
 from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
+from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
@@ -149,7 +151,11 @@ class GroupExperimentManager(ExperimentManager):
         if self._entry:
             hyperparams, saved = ({**self._entry, **custom} for _ in range(2))
         else:
+            self._entry_name()  # says what there is, if it is not there
             hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
+            for key, kind, example in ("n_timesteps", int | float, "!!float 1e5"), ("policy", str | type, "MlpPolicy"):
+                if not isinstance(hyperparams.get(key), kind):
+                    raise UsageError(f"{self.config}: {self.env_name.gym_id} needs {key}, as in {key}: {example}")
         env_kwargs = {**(hyperparams.get("env_kwargs") or self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # The wrapper skips frames, and ALE/*-v5 does too: together, 16 frames per action
@@ -163,6 +169,8 @@ class GroupExperimentManager(ExperimentManager):
     def _trial(self) -> dict[str, Any]:
         if not (self.storage and self.study_name):
             raise UsageError(f"--trial-id {self.trial_id} needs the study it belongs to: --storage and --study-name")
+        if self.storage.endswith(".log") and not Path(self.storage).is_file():
+            raise UsageError(f"--storage {self.storage}: there is no such file")
         try:
             return self.load_trial(self.storage, self.study_name, self.trial_id)
         except (IndexError, KeyError) as error:
@@ -209,15 +217,18 @@ class GroupExperimentManager(ExperimentManager):
         continuous = isinstance(env.action_space, gym.spaces.Box)
         self._normalizes = continuous and not self.normalize and self.n_envs <= STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
         policy = str(hyperparams.get("policy"))
-        if policy.startswith("Mlp") and self._takes_default_policy():
+        if policy.startswith("Mlp") and "policy" not in (self.custom_hyperparams or {}) and self._entry_name() == "default":
             kind = policy_for(env.observation_space).removesuffix("Policy")
             hyperparams["policy"] = saved_hyperparams["policy"] = policy.replace("Mlp", kind, 1)
         return super()._preprocess_action_noise(hyperparams, saved_hyperparams, env)
 
-    def _takes_default_policy(self) -> bool:
-        if "policy" in (self.custom_hyperparams or {}) or not self.config.endswith((".yml", ".yaml")):
-            return False
-        return entry_name(yaml.safe_load(Path(self.config).read_text("utf-8")), self.env_name.gym_id) == "default"
+    def _entry_name(self) -> str | None:
+        """
+        :return: name of the entry in a YAML file
+        """
+        if not self.config.endswith((".yml", ".yaml")):
+            return None
+        return entry_name(yaml.safe_load(Path(self.config).read_text("utf-8")) or {}, self.env_name.gym_id)
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
         if self._resumed is None:
@@ -293,6 +304,9 @@ class GroupExperimentManager(ExperimentManager):
         except optuna.TrialPruned as pruned:
             reason = pruned.__cause__
             raise
+        except EnvironmentFault:
+            # Not the fault of the hyperparameters
+            raise
         except _IMPOSSIBLE as error:
             reason = error
             raise optuna.TrialPruned(str(error)) from error
@@ -337,7 +351,8 @@ class GroupExperimentManager(ExperimentManager):
 
 
 def _n_ended(study: optuna.Study) -> int:
-    return sum(each.state.is_finished() for each in study.get_trials(deepcopy=False))
+    # Those that the RL Zoo counts
+    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
 
 
 def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:

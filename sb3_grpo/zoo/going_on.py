@@ -20,12 +20,13 @@ def as_model(path: str) -> str:
     """
     if Path(path).is_file():
         return path
+    of_run = Path(path, CHECKPOINTS)
     try:
-        return str(newest_checkpoint(path).path)
+        return str(newest_checkpoint(of_run if of_run.is_dir() else path).path)
     except FileNotFoundError as error:
         raise UsageError(
-            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in "
-            f"LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; to continue with what a complete run has learned, name its ENV.zip"
+            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in LOGS/ALGO/ENV_NUMBER; to "
+            "continue with what a complete run has learned, name its ENV.zip"
         ) from error
 
 

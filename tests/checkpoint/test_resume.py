@@ -255,6 +255,9 @@ def test_a_folder_is_of_one_training(tmp_path: Path) -> None:
     train(tmp_path, steps=40)
     with pytest.raises(ValueError, match="checkpoints of another training"):
         train(tmp_path, steps=40)
+    with pytest.raises(FileNotFoundError, match=r"There is no .*elsewhere"):
+        GRPO.resume(tmp_path / "elsewhere", cart_pole())
+    (tmp_path / "elsewhere").mkdir()
     with pytest.raises(FileNotFoundError, match="TrainingCheckpoint"):
         GRPO.resume(tmp_path / "elsewhere", cart_pole())
     with pytest.raises(ValueError, match="for GRPO and DAPO, not for PPO"):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -89,10 +90,12 @@ def test_a_text_training_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("sb3_grpo.cli.text.N_ENVS", 64)
     text = ["text", "--timesteps", "3000", "--save-freq", "1"]
     assert main([*text, "--output", "whole"]) == 0
-    interrupt_at(monkeypatch, TextEvalCallback, 1500, KeyboardInterrupt)
+    interrupt_at(monkeypatch, TextEvalCallback, 2500, KeyboardInterrupt)
     assert main([*text, "--output", "out"]) == 130
     assert config("out")["training"]["interrupted"]
+    capsys.readouterr()
     assert main(["text", "--resume", "out"]) == 0
+    assert re.search(r"from step [1-9]", " ".join(capsys.readouterr().out.split()))
     assert_same_model("whole", "out")
     assert config("out")["training"]["right_answers"] == config("whole")["training"]["right_answers"]
     assert config("out")["evaluation"] == config("whole")["evaluation"]

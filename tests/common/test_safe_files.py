@@ -115,7 +115,7 @@ def test_what_load_does_not_know_is_refused(format: str, tmp_path: Path) -> None
     DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL).save(tmp_path / "model", format=format)
     with pytest.raises(TypeError, match=r"DAPO.load has no argument trust, .* no such attribute"):
         DAPO.load(tmp_path / "model", trust=False)
-    with pytest.raises(TypeError, match="no argument group_sise"):
+    with pytest.raises(TypeError, match=r"no argument group_sise, .* did you mean 'group_size'"):
         DAPO.load(tmp_path / "model", group_sise=4)
     with pytest.raises(TypeError, match="no argument weather"):
         DAPO.load(tmp_path / "model", weather="fine")

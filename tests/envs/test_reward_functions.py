@@ -390,3 +390,5 @@ def test_a_verifier_of_another_signature_is_refused_at_once(verifier: Any) -> No
 def test_names_of_trl_are_translated() -> None:
     with pytest.raises(TypeError, match="has no argument 'max_completion_length': write max_answer_tokens"):
         VerifierTextVecEnv(4, max_completion_length=8)
+    with pytest.raises(TypeError, match="VerifierTextVecEnv has no argument 'verifer': did you mean 'verifier'"):
+        VerifierTextVecEnv(4, verifer="exact")

@@ -18,6 +18,7 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR
+from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.zoo.cli import _COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,8 +192,10 @@ def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.Capture
     assert (model.group_size, model.gamma) == (trial.user_attrs["group_size"], trial.user_attrs["gamma"])
     assert train("-n", "200", *study, "--trial-id", "5", algo=algo) == 2
     assert train("-n", "200", "--trial-id", "0", algo=algo) == 2
+    assert train("-n", "200", "--storage", "other.log", "--study-name", "study", "--trial-id", "0", algo=algo) == 2
     errors = capsys.readouterr().err
     assert "No trial 5 of study 'study'" in errors and "--storage and --study-name" in errors
+    assert "--storage other.log: there is no such file" in errors and not Path("other.log").exists()
 
 
 @pytest.mark.parametrize("algo", ["ppo", "grpo", "dapo"])
@@ -267,6 +270,43 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
     assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
     assert "allocate memory" in third.user_attrs["pruned_because"]
+
+
+def test_trials_that_were_interrupted_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
+    begun = optuna.create_study(storage=study[1], study_name=study[3], direction="maximize")
+    begun.tell(begun.ask(), state=TrialState.FAIL)
+    assert train(*TRIALS, "-n", "400", "--max-total-trials", "1", *study, "-params", *SMALL, algo="grpo") == 0
+    assert "1 of 1 trials, about 0 minutes left" in capsys.readouterr().out
+
+
+def test_a_fault_of_the_environment_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(env: Any, action: Any) -> Any:
+        raise KeyError("rudder")
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.step", step)
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", lambda *_: {})
+    with pytest.raises(EnvironmentFault, match="rudder"):
+        train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", *SMALL, algo="grpo")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "There is no entry CartPole-v1 or default, only an empty file"),
+        ("Acrobot-v1: {policy: MlpPolicy}", "There is no entry CartPole-v1 or default, only Acrobot-v1"),
+        ("CartPole-v1: {policy: MlpPolicy}", "CartPole-v1 needs n_timesteps, as in n_timesteps: !!float 1e5"),
+        (
+            "CartPole-v1: {policy: MlpPolicy, n_timesteps: 1e5}",
+            "CartPole-v1 needs n_timesteps, as in n_timesteps: !!float 1e5",
+        ),
+        ("CartPole-v1: {n_timesteps: 100}", "CartPole-v1 needs policy, as in policy: MlpPolicy"),
+    ],
+)
+def test_what_is_missing_in_a_configuration(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.yml").write_text(text)
+    assert train("--conf-file", "own.yml", algo="grpo") == 2
+    assert said in capsys.readouterr().err
 
 
 def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:

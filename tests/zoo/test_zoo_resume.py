@@ -86,7 +86,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert f"To resume: run the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
     # To a larger budget, and from within the folder
     logs = Path("logs").absolute()
-    monkeypatch.chdir(CHECKPOINTS)
+    monkeypatch.chdir(RUN)
     assert main([*COMMAND, "-n", "1200", "-f", str(logs), "-i", "."]) == 0
     monkeypatch.chdir(logs.parent)
     assert "Resuming after" in capsys.readouterr().out
@@ -98,6 +98,7 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     Path("empty").mkdir()
     for arguments, message in (
         (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
+        (["-i", "nowhere"], "-i nowhere: There is no nowhere."),
         (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out --set, -params, --conf-file and --trial-id"),
         (["-i", str(CHECKPOINTS), "--algo", "grpo"], "a checkpoint of DAPO: write --algo dapo"),
         (["-i", str(CHECKPOINTS), "--algo", "ppo"], "a checkpoint of DAPO: write --algo dapo"),
