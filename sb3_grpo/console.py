@@ -177,8 +177,7 @@ def save_model(model: BaseAlgorithm, path: Path) -> None:
         try:
             model.save(path, format="safe")
             return
-        except ValueError as error:
-            # What to write in a script is of no use here
-            reason = str(error).partition(': format="safe"')[0]
-            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickle, as in Stable-Baselines3: {reason}")
+        except ValueError:
+            said = f"{path.name} is saved with pickle, as in Stable-Baselines3. Who loads it has to trust you"
+            say(Text("Note: ", "bold yellow"), said)
     model.save(path)

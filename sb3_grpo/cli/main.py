@@ -24,9 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, unknown = _make_parser().parse_known_args(argv)
         if unknown:
-            raise UsageError(
-                f"sb3-grpo {argv[0]} does not know {' '.join(unknown)}: sb3-grpo {argv[0]} --help lists its options"
-            )
+            raise UsageError(f"unknown: {' '.join(unknown)}. Add --help to the command to see its options")
         args.argv = argv
         return args.run(args)
     except KeyboardInterrupt:

@@ -27,10 +27,12 @@ def find_model(name: str | os.PathLike[str]) -> str:
     if name in _IN_PACKAGES:
         return str(_unpacked(str(name)))
     path = absolute_if_folder(name)
+    if os.path.isdir(path):
+        return path
     # Before the hub is asked, which takes a minute without a connection
-    if not os.path.isdir(path) and path.startswith((".", "/")):
+    if path.startswith((".", "/")):
         raise ValueError(f"There is no folder {path}.")
-    if not os.path.isdir(path) and (close := difflib.get_close_matches(path.lower(), _IN_PACKAGES, n=1, cutoff=0.8)):
+    if "/" not in path and (close := difflib.get_close_matches(path.lower(), _IN_PACKAGES, n=1, cutoff=0.8)):
         raise ValueError(f"There is no model {path!r}: did you mean {close[0]!r}?")
     return path
 

@@ -117,8 +117,9 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"-i {self.trained_agent} and --optimize exclude each other: the trials of a search begin anew")
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
-        # Of a search: trials of this process, when they began, those that had ended before, and why the last one was pruned
-        self._n_tried, self._begun, self._n_before = 0, 0.0, 0
+        # Of a search: when this process began, trials that had ended before, and why the last one was pruned
+        self._begun: float | None = None
+        self._n_before = 0
         self._pruned_because: str | None = None
         self._normalizes = False
         if self._resumed is not None:
@@ -153,9 +154,7 @@ class GroupExperimentManager(ExperimentManager):
         else:
             self._entry_name()  # says what there is, if it is not there
             hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
-            for key, kind, example in ("n_timesteps", int | float, "!!float 1e5"), ("policy", str | type, "MlpPolicy"):
-                if not isinstance(hyperparams.get(key), kind):
-                    raise UsageError(f"{self.config}: {self.env_name.gym_id} needs {key}, as in {key}: {example}")
+            self._check_hyperparams(hyperparams)
         env_kwargs = {**(hyperparams.get("env_kwargs") or self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # The wrapper skips frames, and ALE/*-v5 does too: together, 16 frames per action
@@ -225,10 +224,32 @@ class GroupExperimentManager(ExperimentManager):
     def _entry_name(self) -> str | None:
         """
         :return: name of the entry in a YAML file
+        :raises UsageError: if there is none
         """
         if not self.config.endswith((".yml", ".yaml")):
             return None
-        return entry_name(yaml.safe_load(Path(self.config).read_text("utf-8")) or {}, self.env_name.gym_id)
+        entries = yaml.safe_load(Path(self.config).read_text("utf-8")) or {}
+        try:
+            name = entry_name(entries, self.env_name.gym_id)
+        except ValueError as error:
+            raise UsageError(f"{self.config}: {error}") from error
+        if not entries[name]:
+            raise UsageError(f"{self.config}: the entry {name} is empty")
+        return name
+
+    def _check_hyperparams(self, hyperparams: dict[str, Any]) -> None:
+        """
+        :param hyperparams: hyperparameters as written in the entry
+        :raises UsageError: if one is missing that the RL Zoo needs
+        """
+        whose = f"The hyperparameters of {self.algo} for {self.env_name.gym_id}"
+        if hyperparams.get("policy") is None:
+            raise UsageError(f"{whose} have no policy: write policy: MlpPolicy, for example")
+        try:
+            int(hyperparams.get("n_timesteps"))  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            wrong = hyperparams.get("n_timesteps")
+            raise UsageError(f"{whose}: n_timesteps has to be a number, such as 100000, not {wrong!r}") from error
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
         if self._resumed is None:
@@ -292,8 +313,9 @@ class GroupExperimentManager(ExperimentManager):
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        if not self._n_tried:
+        if self._begun is None:
             self._begun, self._n_before = time.monotonic(), _n_ended(trial.study)
+        self._say_time_left(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
         trial.set_user_attr("steps_per_copy", self.n_timesteps // self.n_envs)
@@ -314,19 +336,17 @@ class GroupExperimentManager(ExperimentManager):
             if reason is not None:
                 self._pruned_because = f"{type(reason).__name__}: {reason}"
                 trial.set_user_attr("pruned_because", self._pruned_because)
-            self._n_tried += 1
-            self._say_time_left(trial.study)
 
     def _say_time_left(self, study: optuna.Study) -> None:
         """
-        :param study: a study, one of whose trials has just ended; Optuna itself says which one is the best so far
+        :param study: a study, one of whose trials begins; Optuna itself says which one is the best so far
         """
-        if self.max_total_trials is None:
-            done, wanted, lately = self._n_tried, self.n_trials, self._n_tried
-        else:
-            # Those of all workers
-            done, wanted = _n_ended(study) + 1, self.max_total_trials
-            lately = done - self._n_before
+        ended = _n_ended(study)
+        lately = ended - self._n_before
+        if self._begun is None or lately == 0:
+            return
+        # Those of all workers
+        done, wanted = (lately, self.n_trials) if self.max_total_trials is None else (ended, self.max_total_trials)
         minutes = (time.monotonic() - self._begun) / 60 / lately * max(0, wanted - done)
         say(f"{done} of {wanted} trials, about {minutes:.0f} minutes left")
 
@@ -351,7 +371,7 @@ class GroupExperimentManager(ExperimentManager):
 
 
 def _n_ended(study: optuna.Study) -> int:
-    # Those that the RL Zoo counts
+    # Not those that were interrupted, as in the RL Zoo
     return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
 
 

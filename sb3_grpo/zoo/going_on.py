@@ -25,7 +25,7 @@ def as_model(path: str) -> str:
         return str(newest_checkpoint(of_run if of_run.is_dir() else path).path)
     except FileNotFoundError as error:
         raise UsageError(
-            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in LOGS/ALGO/ENV_NUMBER; to "
+            f"-i {path}: {error} Runs of grpo and dapo that are not complete have checkpoints in LOGS/ALGO/ENV_NUMBER; to "
             "continue with what a complete run has learned, name its ENV.zip"
         ) from error
 

@@ -40,7 +40,7 @@ def entry_name(entries: dict[str, Any], env_id: str) -> str:
         return env_id
     fallback = "atari" if "AtariEnv" in str(gym.registry.get(env_id)) else "default"
     if fallback not in entries:
-        raise ValueError(f"There is no entry {env_id} or {fallback}, only {', '.join(entries) or 'an empty file'}")
+        raise ValueError(f"There is no entry {env_id} or {fallback}. Entries are: {', '.join(entries) or 'none'}")
     return fallback
 
 

@@ -255,7 +255,7 @@ def test_a_folder_is_of_one_training(tmp_path: Path) -> None:
     train(tmp_path, steps=40)
     with pytest.raises(ValueError, match="checkpoints of another training"):
         train(tmp_path, steps=40)
-    with pytest.raises(FileNotFoundError, match=r"There is no .*elsewhere"):
+    with pytest.raises(FileNotFoundError, match=r"There is no \S*elsewhere\.$"):
         GRPO.resume(tmp_path / "elsewhere", cart_pole())
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(FileNotFoundError, match="TrainingCheckpoint"):

@@ -208,7 +208,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ("CartPole-v1", ("--set", "group_size"), "expected KEY=VALUE"),
         ("CartPole-v1", ("--set", "groupsize=8"), "did you mean 'group_size'?"),
         ("CartPole-v1", ("--set", "groups=8"), "--help lists all"),
-        ("CartPole-v1", ("--time-steps", "8"), "sb3-grpo train does not know --time-steps 8: sb3-grpo train --help lists"),
+        ("CartPole-v1", ("--time-steps", "8"), "unknown: --time-steps 8. Add --help"),
         ("CartPole-v1", ("--set", "n_envs=4"), "--set n_envs: it has an option of its own"),
         ("CartPole-v1", ("--set", "policy=MlpLstmPolicy"), "can only be chosen in a script"),
         ("CartPole-v1", ("--set", "aux_vf_coef=0.1"), "write vf_coef"),

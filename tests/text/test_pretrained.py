@@ -105,6 +105,7 @@ def test_folders_are_made_absolute_and_names_are_left_alone(tmp_path: Path, monk
     Path("mine").mkdir()
     assert find_model("mine") == find_model(Path("mine")) == str(tmp_path / "mine")
     assert find_model("HuggingFaceTB/SmolLM2-135M") == "HuggingFaceTB/SmolLM2-135M"
+    assert find_model("mine/SmolLM2") == "mine/SmolLM2"
     for name, said in ("SmolLM2", "did you mean 'smollm2'"), ("smolm2", "did you mean"), ("./yours", "no folder ./yours"):
         with pytest.raises(ValueError, match=said):
             find_model(name)
