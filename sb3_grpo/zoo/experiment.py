@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import logging
 import shlex
 import shutil
 import time
@@ -359,6 +360,7 @@ class GroupExperimentManager(ExperimentManager):
         given = self.specified_callbacks or []
         stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*(given if isinstance(given, list) else [given]), stop]
+        optuna.logging.get_logger("optuna.study._optimize").addFilter(_without_interruption)
         try:
             super().hyperparameters_optimization()
         except ValueError as error:
@@ -368,6 +370,13 @@ class GroupExperimentManager(ExperimentManager):
                 f"No trial has come to its end. The last one was pruned: {self._pruned_because}. Give the trials more steps "
                 "(-n), or the search a larger --n-trials"
             ) from error
+
+
+def _without_interruption(record: logging.LogRecord) -> bool:
+    """Optuna logs a trial that was interrupted by Ctrl-C with its traceback, as if it had a defect."""
+    if record.exc_info and record.exc_info[0] is KeyboardInterrupt:
+        record.exc_info = None
+    return True
 
 
 def _n_ended(study: optuna.Study) -> int:

@@ -291,6 +291,20 @@ def test_a_fault_of_the_environment_ends_the_search(monkeypatch: pytest.MonkeyPa
         train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", *SMALL, algo="grpo")
 
 
+def test_ctrl_c_in_a_search_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def step(env: Any, action: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.step", step)
+    optuna.logging.enable_propagation()
+    try:
+        train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", *SMALL, algo="grpo")
+    finally:
+        optuna.logging.disable_propagation()
+    failed = [record for record in caplog.records if "KeyboardInterrupt" in record.message]
+    assert failed and not any(record.exc_info for record in failed)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
