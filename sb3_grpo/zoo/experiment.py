@@ -229,7 +229,8 @@ class GroupExperimentManager(ExperimentManager):
         """
         if not self.config.endswith((".yml", ".yaml")):
             return None
-        entries = yaml.safe_load(Path(self.config).read_text("utf-8")) or {}
+        with open(self.config, encoding="utf-8") as file:
+            entries = yaml.safe_load(file) or {}
         try:
             name = entry_name(entries, self.env_name.gym_id)
         except ValueError as error:

@@ -225,7 +225,7 @@ def test_nothing_is_compared_with_a_reference_that_there_is_not(verifier: Any) -
         pytest.importorskip("latex2sympy2_extended")
     # Of a list, this is known at the beginning
     rows = [{"prompt": "3+4=", "answer": "7"}, {"prompt": "Write a poem", "solution": "O"}]
-    with pytest.raises(ValueError, match=r"no reference .*its other keys are 'solution'.*name it with answer_key"):
+    with pytest.raises(ValueError, match=r"no reference .*its other keys are 'solution'.*name its key with answer_key"):
         gym.make(ENV_ID, task=rows, verifier=verifier)
     env = gym.make(ENV_ID, task=Numbered(lambda index: (f"Write a poem ({index})", "")), verifier=verifier)
     env.reset(options={"item": 0})
