@@ -119,10 +119,9 @@ def recorded(row: Row) -> tuple[Any, list[Group]]:
     return model, sorted(kept, key=row.order)
 
 
-def difference(row: Row) -> float:
+def updates_of_one_process(row: Row) -> tuple[th.Tensor, th.Tensor]:
     """
-    :return: How far two updates with a share of the groups on each rank differ from those of one process, relative to how
-        far they have moved the parameters
+    :return: The parameters before and after two updates
     """
     with one_process():
         model, groups = recorded(row)
@@ -131,7 +130,17 @@ def difference(row: Row) -> float:
         for _ in range(2):
             th.manual_seed(int(np.random.SeedSequence([0, model.num_timesteps]).generate_state(1)[0]))
             model.train()
-        wanted = parameters_of(model)
+        after = parameters_of(model)
+    assert not th.equal(after, before)
+    return before, after
+
+
+def difference(row: Row, before: th.Tensor, wanted: th.Tensor) -> float:
+    """
+    :return: How far two updates with a share of the groups on each rank differ from those of one process, relative to how
+        far they have moved the parameters
+    """
+    with one_process():
         model, groups = recorded(row)
     bounds = [len(groups) * place // ranks.n_ranks() for place in range(ranks.n_ranks() + 1)]
     own = groups[bounds[ranks.rank()] : bounds[ranks.rank() + 1]]
@@ -141,7 +150,6 @@ def difference(row: Row) -> float:
     model.batch = GroupBatch.joined([each for each in parts if each is not None])
     for _ in range(2):
         model.train()
-    assert not th.equal(wanted, before)
     return ((parameters_of(model) - wanted).norm() / (wanted - before).norm()).item()
 
 
@@ -149,9 +157,10 @@ def equal() -> dict[str, Any]:
     """Updates with recorded groups: each rank does the whole update, or its share of each minibatch."""
     found = {}
     for name, row in ROWS.items():
+        before, wanted = updates_of_one_process(row)
         for shared in (False, True):
             grpo.shares_steps = lambda policy, shared=shared: shared  # type: ignore[attr-defined]
-            found[f"{name}{', shared' if shared else ''}"] = difference(row)
+            found[f"{name}{', shared' if shared else ''}"] = difference(row, before, wanted)
     return found
 
 
