@@ -4,8 +4,8 @@ Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`
 RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; five seeds, as many steps.
 A run's score is its mean return in 100 episodes at the end. Named before it ran: an entry stays if the probability that a run
 with it ends above a run with the defaults has a 95% bootstrap interval above 0.5. All MinAtar games have the same entry, and
-so have those of MiniGrid: three of these stand for the others. An entry that has gone can be found in
-the commit that its rows name.
+so have those of MiniGrid: three of these stand for the others. An entry that has gone can be found in the commit that its
+rows name.
 """
 
 import argparse
@@ -128,11 +128,12 @@ def main() -> None:
         print(table())
         return
     args.folder.mkdir(parents=True, exist_ok=True)
+    known = {algo: entries(algo) for algo in ALGOS}
     jobs: list[Job] = [
         {"task": task, "algo": algo, "arm": arm, "seed": seed}
         for seed, task, arm in product(SEEDS, args.tasks, ("entry", "defaults"))
         for algo in TASKS[task].algos
-        if task in entries(algo)
+        if task in known[algo]
     ]
     run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
 

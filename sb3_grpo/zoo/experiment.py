@@ -119,8 +119,7 @@ class GroupExperimentManager(ExperimentManager):
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
         # Of a search: when this process began, trials that had ended before, and why the last one was pruned
-        self._begun: float | None = None
-        self._n_before = 0
+        self._begun, self._n_before = 0.0, 0
         self._pruned_because: str | None = None
         self._normalizes = False
         if self._resumed is not None:
@@ -315,7 +314,7 @@ class GroupExperimentManager(ExperimentManager):
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        if self._begun is None:
+        if not self._begun:
             self._begun, self._n_before = time.monotonic(), _n_ended(trial.study)
         self._say_time_left(trial.study)
         # For the search space
@@ -345,7 +344,7 @@ class GroupExperimentManager(ExperimentManager):
         """
         ended = _n_ended(study)
         lately = ended - self._n_before
-        if self._begun is None or lately == 0:
+        if lately == 0:
             return
         # Those of all workers
         done, wanted = (lately, self.n_trials) if self.max_total_trials is None else (ended, self.max_total_trials)

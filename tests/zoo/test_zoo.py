@@ -272,7 +272,10 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
     assert "allocate memory" in third.user_attrs["pruned_because"]
 
 
-def test_trials_that_were_interrupted_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_that_were_interrupted_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", lambda *_: {})
     study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
     begun = optuna.create_study(storage=study[1], study_name=study[3], direction="maximize")
     begun.tell(begun.ask(), state=TrialState.FAIL)
