@@ -4,8 +4,9 @@ Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`
 RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; five seeds, as many steps.
 A run's score is its mean return in 100 episodes at the end. Named before it ran: an entry stays if the probability that a run
 with it ends above a run with the defaults has a 95% bootstrap interval above 0.5. All MinAtar games have the same entry, and
-so have those of MiniGrid: three of these stand for the others. An entry that has gone can be found in the commit that its
-rows name.
+so have those of MiniGrid: three of these stand for the others. GRPO's on LunarLander and MuJoCo, and both on
+LunarLanderContinuous, have values that were chosen for DAPO on LunarLander-v3 and MuJoCo: they are tested where these stay. An
+entry that has gone can be found in the commit that its rows name.
 """
 
 import argparse
@@ -46,12 +47,11 @@ TASKS = {
     "Acrobot-v1": Task(300_000),
     "Pendulum-v1": Task(100_000),
     "MountainCarContinuous-v0": Task(100_000),
-    "LunarLander-v3": Task(300_000),
-    "LunarLanderContinuous-v3": Task(300_000),
+    "LunarLander-v3": Task(300_000, algos=("dapo",)),
     "Reacher-v5": Task(100_000),
-    "Hopper-v5": Task(300_000),
-    "Walker2d-v5": Task(300_000),
-    "HalfCheetah-v5": Task(150_000),
+    "Hopper-v5": Task(300_000, algos=("dapo",)),
+    "Walker2d-v5": Task(300_000, algos=("dapo",)),
+    "HalfCheetah-v5": Task(150_000, algos=("dapo",)),
     "MiniGrid-Empty-Random-5x5-v0": Task(50_000, "minigrid"),
     "MiniGrid-DoorKey-5x5-v0": Task(100_000, "minigrid"),
     "MiniGrid-Unlock-v0": Task(100_000, "minigrid"),
