@@ -18,12 +18,12 @@ text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
 # One process per core, each with one thread, as the processes that tests start.
-# Slow tests: make test-slow; long code blocks of the pages: make docs-long
+# Slow tests: make test-slow; what takes minutes: make docs-long
 test: $(DEV_INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not long"
 
 test-slow: $(DEV_INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs/test_code_blocks.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
@@ -41,9 +41,9 @@ docs: $(DEV_INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python -m pytest -q tests/docs/test_links.py
 
-# Code blocks of the pages that are too slow for make test
+# Before a release, and after a change of results: code blocks and tables of the pages that take minutes
 docs-long: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest tests/docs/test_code_blocks.py -m slow
+	$(BIN)/python -m pytest -m long
 
 # Keeps runs/
 clean:

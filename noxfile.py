@@ -45,7 +45,7 @@ def tests(session: nox.Session, versions: str) -> None:
         "-q",
         "--disable-warnings",
         "-m",
-        "not slow",
+        "not slow and not long",
         *(session.posargs or QUICK),
         env={"OMP_NUM_THREADS": "1"},
     )

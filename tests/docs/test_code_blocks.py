@@ -75,7 +75,7 @@ def test_python(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert promise is None or eval(promise, {"Path": Path, **example.namespace}), promise
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", with_what(lambda page: any(map(is_long, blocks(page))), PAGES))
 def test_long_python(page: Path) -> None:
     for example in blocks(page):

@@ -54,7 +54,7 @@ def each_entry() -> Iterator[Any]:
             yield pytest.param(algo, name, marks=[pytest.mark.slow] if is_slow else [])
 
 
-@pytest.mark.parametrize(("algo", "name"), each_entry())
+@pytest.mark.parametrize(("algo", "name"), [*each_entry()])
 def test_entry_takes_a_few_updates(algo: str, name: str, tmp_path: Path) -> None:
     env_id = "InvalidActionEnvDiscrete-v0" if (algo, name) == ("ppo_mask", "default") else EXAMPLES.get(name, name)
     entry = ENTRIES[algo][name]

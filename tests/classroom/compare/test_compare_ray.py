@@ -27,7 +27,13 @@ CONTENT = TINY | {"variants": [{"algo": "ppo", "hyperparams": {"n_envs": 4, "n_s
 @pytest.fixture
 def cluster() -> Iterator[None]:
     """Ray on this machine, with room for two runs."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    for attempt in range(3):
+        try:
+            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            break
+        except Exception:  # Its processes have 30 seconds to start, which is not enough to compile them on a busy machine
+            if attempt == 2:
+                raise
     yield
     ray.shutdown()
 
