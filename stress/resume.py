@@ -10,6 +10,7 @@ training that continues from some of these. All must agree in the SHA-256 of eve
 import argparse
 import hashlib
 import json
+import multiprocessing
 import pickle
 import tempfile
 import warnings
@@ -309,6 +310,8 @@ def try_settings(names: list[str]) -> list[dict[str, Any]]:
 
 def _child(command: str, folder: str, names: list[str]) -> None:
     th.set_num_threads(1)
+    # Or each process of a SubprocVecEnv imports PyTorch anew
+    multiprocessing.set_forkserver_preload(["stress.resume"])
     results: dict[str, Any] = {}
     for number, name in enumerate(names):
         setting, checkpoints = settings()[name], Path(folder) / str(number)
