@@ -7,7 +7,7 @@ RUN_INSTALLED := $(VENV)/.installed-run
 DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: run text test test-slow lint type format docs docs-long clean
+.PHONY: run text test test-all lint type format docs docs-long clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
@@ -18,12 +18,12 @@ text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
 # One process per core, each with one thread, as the processes that tests start.
-# Slow tests: make test-slow; what takes minutes: make docs-long
+# Those and the slow ones: make test-all; pages that take minutes: make docs-long
 test: $(DEV_INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not long"
 
-test-slow: $(DEV_INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow
+test-all: $(DEV_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
