@@ -1,7 +1,8 @@
 """
 Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`` (resumes; ``--table``).
 
-RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; five seeds, as many steps.
+RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry; as many steps, and five
+seeds, or three if the entry does not lead after these (a rule added after the first seeds of LunarLander and MiniGrid).
 A run's score is its mean return in 100 episodes at the end. Named before it ran: an entry stays if the probability that a run
 with it ends above a run with the defaults has a 95% bootstrap interval above 0.5. All MinAtar games have the same entry, and
 so have those of MiniGrid: three of these stand for the others. GRPO's on LunarLander and MuJoCo, and both on
@@ -23,10 +24,13 @@ from benchmarks import common
 from benchmarks.blocks import Writers, markdown, steps_text
 from benchmarks.runs import Job, run_missing
 from benchmarks.tuning import N_EPISODES, final_return, zoo
-from sb3_grpo.classroom.compare.statistics import compare, iqm
+from sb3_grpo.classroom.compare.findings import interval_text
+from sb3_grpo.classroom.compare.statistics import compare, iqm, probability_of_improvement
 
 RESULTS = common.RESULTS / "entries.jsonl"
-ALGOS, SEEDS = ("grpo", "dapo"), range(200, 205)
+ALGOS, ARMS, SEEDS = ("grpo", "dapo"), ("entry", "defaults"), range(200, 205)
+# Seeds after which an entry that does not lead is given up
+FEWEST = 3
 # What is not a hyperparameter of the algorithm
 _ENVIRONMENT = ("env_wrapper", "frame_stack", "policy")
 
@@ -76,7 +80,7 @@ def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, 
     """
     :param task: One of ``TASKS``
     :param algo: One of ``ALGOS``
-    :param arm: ``"entry"`` or ``"defaults"``
+    :param arm: One of ``ARMS``
     :param seed: Seed of the training
     :param folder: Where files go
     :return: Mean return at the end
@@ -94,23 +98,40 @@ def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, 
     return {"mean_return": final_return(logs)}
 
 
+def scores(task: str, algo: str, arm: str) -> np.ndarray:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param arm: One of ``ARMS``
+    :return: (n,) mean returns of the runs so far
+    """
+    which = (task, algo, arm)
+    return np.array([row["mean_return"] for row in common.rows(RESULTS) if (row["task"], row["algo"], row["arm"]) == which])
+
+
+def leads(task: str, algo: str) -> bool:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: Whether the entry leads, or it is too early to say
+    """
+    entry, defaults = (scores(task, algo, arm) for arm in ARMS)
+    return min(len(entry), len(defaults)) < FEWEST or probability_of_improvement(entry, defaults) > 0.5
+
+
 def table() -> str:
     """
     :return: Interquartile means of each entry and of the defaults, and which ends above, as a table in Markdown
     """
-    rows, lines = common.rows(RESULTS), []
+    lines = []
     for task, (steps, _, algos) in TASKS.items():
         for algo in algos:
-            found = [
-                np.array([row["mean_return"] for row in rows if (row["task"], row["algo"], row["arm"]) == (task, algo, arm)])
-                for arm in ("entry", "defaults")
-            ]
-            if {len(each) for each in found} == {len(SEEDS)}:
-                point, low, high = compare("entry", "defaults", found[:1], found[1:]).improvement
+            found = [scores(task, algo, arm) for arm in ARMS]
+            if min(map(len, found)) >= FEWEST:
                 ends = [f"{iqm(each):.4g}" for each in found]
-                above = f"{point:.2f} ({low:.2f} to {high:.2f})"
-                lines.append([f"{task}, {steps_text(steps)}, {algo.upper()}", *ends, above])
-    return markdown(["", "entry", "defaults", "the entry ends above"], lines)
+                above = interval_text(compare(*ARMS, found[:1], found[1:]).improvement)
+                lines.append([f"{task}, {steps_text(steps)}, {algo.upper()}", str(len(found[0])), *ends, above])
+    return markdown(["", "seeds", *ARMS, "the entry ends above"], lines)
 
 
 WRITERS: Writers = {"entries": table}
@@ -129,13 +150,14 @@ def main() -> None:
         return
     args.folder.mkdir(parents=True, exist_ok=True)
     known = {algo: entries(algo) for algo in ALGOS}
-    jobs: list[Job] = [
-        {"task": task, "algo": algo, "arm": arm, "seed": seed}
-        for seed, task, arm in product(SEEDS, args.tasks, ("entry", "defaults"))
-        for algo in TASKS[task].algos
-        if task in known[algo]
-    ]
-    run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
+    for seeds in (SEEDS[:FEWEST], SEEDS[FEWEST:]):
+        jobs: list[Job] = [
+            {"task": task, "algo": algo, "arm": arm, "seed": seed}
+            for seed, task, arm in product(seeds, args.tasks, ARMS)
+            for algo in TASKS[task].algos
+            if task in known[algo] and leads(task, algo)
+        ]
+        run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from benchmarks import common
 from benchmarks.blocks import Writers, markdown
 from benchmarks.figures import figure_of, style
 from benchmarks.runs import Job, run_missing
+from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import compare, iqm
 
 RESULTS = common.RESULTS / "tuning"
@@ -235,8 +236,7 @@ def table() -> str:
         ends = [f"{iqm(np.array(each)):.0f}" if len(each) == len(SEEDS) else "" for each in (before, after)]
         above = "the defaults" if number == 0 else ""
         if all(ends) and number > 0:
-            point, low, high = compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement
-            above = f"{point:.2f} ({low:.2f} to {high:.2f})"
+            above = interval_text(compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement)
         n_pruned, minutes = (study.state == "PRUNED").sum(), study.duration.sum() / 60
         lines.append([f"{task}, {algo.upper()}", f"{n_pruned} of {len(study)}", f"{minutes:.0f}", *ends, above])
     columns = ["study", "pruned", "minutes", "defaults", "best trial", "best trial ends above the defaults"]
