@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 # What a cell that trains, or reads what was trained, has in it
 TRAINING = ("learn(", "train(", "teach(", "subprocess.run(", "results.")
+# The others train for more than a minute
+MARKS = {"from_reinforce_to_dapo": pytest.mark.slow}
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -52,8 +54,10 @@ def test_every_exercise_has_a_check_and_a_solution(path: Path) -> None:
     assert fill_in(path.read_text()).count("NotImplementedError") < path.read_text().count("NotImplementedError")
 
 
-@pytest.mark.slow
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, pytest.mark.long)) for path in NOTEBOOKS],
+)
 def test_solutions_are_right(path: Path, tmp_path: Path) -> None:
     notebook = execute(fill_in(path.read_text()), tmp_path)
     report = printed(notebook.cells[-1])
