@@ -18,7 +18,7 @@ text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
 # One process per core, each with one thread, as the processes that tests start.
-# Those and the slow ones: make test-all; pages that take minutes: make docs-long
+# With slow ones: make test-all; what takes even longer: make docs-long
 test: $(DEV_INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not long"
 
@@ -41,9 +41,9 @@ docs: $(DEV_INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python -m pytest -q tests/docs/test_links.py
 
-# Before a release, and after a change of results: code blocks and tables of the pages that take minutes
+# Before a release and after a change of results: pages and notebooks that take more than a minute
 docs-long: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m long
 
 # Keeps runs/
 clean:

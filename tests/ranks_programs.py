@@ -166,8 +166,9 @@ def equal(rows: Iterable[str] = ROWS) -> dict[str, Any]:
 
 
 def equal_for_more() -> dict[str, Any]:
-    """What depends on the number of ranks."""
-    return equal(["steps", "minibatches smaller than the ranks are many"])
+    """With three ranks: shares that are not equal, or empty."""
+    masks, episodes, constant = "masks and reference", "average over episodes, reference", "average by a constant"
+    return equal(["steps", "minibatches smaller than the ranks are many", masks, episodes, constant])
 
 
 def digest(model: Any) -> str:

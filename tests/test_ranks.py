@@ -187,7 +187,7 @@ def test_a_reset_training_environment_ends_all_ranks() -> None:
 def test_a_killed_rank_is_resumed_to_the_last_bit(tmp_path: Path) -> None:
     wanted = result(2, "resumed", tmp_path / "whole")["parameters"]
     assert wanted[0] == wanted[1]
-    for number, where in enumerate(("1500 rollout", "1800 train")):
+    for number, where in enumerate(("100 rollout", "1800 train")):
         found = result(2, "resumed", tmp_path / str(number), restarts=1, KILL_AT=where)
         assert found["parameters"] == wanted, where
     _, err = started(3, "tests.ranks_programs", "resumed", tmp_path / "whole").communicate(timeout=300)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.common.arguments import ARGUMENTS
 
 INTERVAL = re.compile(r"[\d.]+ \([\d.]+ to [\d.]+\)")
-FAST = ("speed", "trust", "tuning", "lesson_plan")
+MARKS: dict[str, Any] = {"index": pytest.mark.slow, "tables": pytest.mark.long, "text": pytest.mark.slow}
 
 
 def test_the_page_of_arguments() -> None:
@@ -31,7 +32,7 @@ def test_the_page_of_arguments() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(path, id=name, marks=[] if name in FAST else [pytest.mark.long]) for name, path in WRITTEN.items()],
+    [pytest.param(path, id=name, marks=MARKS.get(name, ())) for name, path in WRITTEN.items()],
 )
 def test_the_pages_of_results_are_current(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.stem != "lesson_plan":  # the lecture's slides have pictures in them

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 # What a cell that trains, or reads what was trained, has in it
 TRAINING = ("learn(", "train(", "teach(", "subprocess.run(", "results.")
-# The others train for more than a minute
-MARKS = {"from_reinforce_to_dapo": pytest.mark.slow}
+# These train for more than a minute
+LONG = ("reading_a_comparison", "your_environment_and_verifier")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -56,7 +56,10 @@ def test_every_exercise_has_a_check_and_a_solution(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, pytest.mark.long)) for path in NOTEBOOKS],
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem in LONG else pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
 )
 def test_solutions_are_right(path: Path, tmp_path: Path) -> None:
     notebook = execute(fill_in(path.read_text()), tmp_path)
