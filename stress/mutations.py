@@ -226,7 +226,8 @@ def run_tests(copy: Path, *selection: str) -> str:
     :param selection: Paths of tests, and options
     :return: The test that noticed something, "import" or "time limit"; empty if all pass
     """
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow and not gpu", "--no-header"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
+    options += ["-m", "not slow and not long and not gpu"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
