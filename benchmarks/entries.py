@@ -81,7 +81,25 @@ def entries(algo: str) -> dict[str, Any]:
     return loaded
 
 
-def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
+def train(name: str, task: str, algo: str, entry: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+    """
+    :param name: Name of its files
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param entry: Hyperparameters, in RL Zoo's format
+    :param seed: Seed of the training
+    :param folder: Where files go
+    :return: Mean return at the end
+    """
+    logs, steps = folder / name, TASKS[task].steps
+    shutil.rmtree(logs, ignore_errors=True)
+    evaluation = ("--eval-freq", steps, "--eval-episodes", N_EPISODES, "--n-eval-envs", 10)
+    options = ("-n", steps, "--seed", seed, *evaluation)
+    zoo(name, algo, task, entry, folder, logs, *options, package=TASKS[task].package)
+    return {"mean_return": final_return(logs)}
+
+
+def train_arm(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     """
     :param task: One of ``TASKS``
     :param algo: One of ``ALGOS``
@@ -94,13 +112,7 @@ def train(task: str, algo: str, arm: str, seed: int, folder: Path) -> dict[str, 
     entry = found[task]
     if arm == "defaults":
         entry = {**found["default"], **{key: entry[key] for key in _ENVIRONMENT if key in entry}}
-    name = f"{task.replace('/', '-')}-{algo}-{arm}-{seed}"
-    logs, steps = folder / name, TASKS[task].steps
-    shutil.rmtree(logs, ignore_errors=True)
-    evaluation = ("--eval-freq", steps, "--eval-episodes", N_EPISODES, "--n-eval-envs", 10)
-    options = ("-n", steps, "--seed", seed, *evaluation)
-    zoo(name, algo, task, entry, folder, logs, *options, package=TASKS[task].package)
-    return {"mean_return": final_return(logs)}
+    return train(f"{task.replace('/', '-')}-{algo}-{arm}-{seed}", task, algo, entry, seed, folder)
 
 
 def scores(task: str, algo: str, arm: str, seeds: Sequence[int]) -> np.ndarray:
@@ -165,7 +177,7 @@ def main() -> None:
             for algo in TASKS[task].algos
             if {*known[algo].get(task, ())} - _NOT_TESTED and not has_ended(task, algo)
         ]
-        run_missing(RESULTS, jobs, lambda job: train(**job, folder=args.folder.resolve()), args.processes)
+        run_missing(RESULTS, jobs, lambda job: train_arm(**job, folder=args.folder.resolve()), args.processes)
 
 
 if __name__ == "__main__":
