@@ -61,24 +61,26 @@ def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def curves() -> str:
     """
-    :return: The curves of all tasks, and a row for each task, in Markdown
+    :return: The curves of the tasks that are complete, and a row for each of them, in Markdown
     """
     rows = common.rows(RESULTS)
     drawn: dict[str, list[Any]] = {arm: [] for arm in ARMS}
     lines = []
     for task in TASKS:
+        found = {arm: [row for row in rows if (row["task"], row["arm"]) == (task, arm)] for arm in ARMS}
+        if any(len(runs) < len(SEEDS) for runs in found.values()):
+            continue
         line = [task]
-        for arm in ARMS:
-            found = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
-            complete = len(found) == len(SEEDS)
+        for arm, runs in found.items():
             # The last evaluation of a run that ends with its last rollout may be missing in another one
-            n = min((len(row["steps"]) for row in found), default=0)
-            returns = np.array([row["returns"][:n] for row in found]) if complete else None
-            drawn[arm].append(None if returns is None else (np.array(found[0]["steps"][:n]), iqm_curve(returns)))
-            line.append("" if returns is None else interval_text(iqm_interval([returns[:, -1]])))
+            n = min(len(row["steps"]) for row in runs)
+            returns = np.array([row["returns"][:n] for row in runs])
+            drawn[arm].append((np.array(runs[0]["steps"][:n]), iqm_curve(returns)))
+            line.append(interval_text(iqm_interval([returns[:, -1]])))
         lines.append(line)
-    draw_curves("million", TASKS, drawn)
-    alt = f"Return over a million steps of {', '.join(map(label, ARMS))} on {', '.join(TASKS)}"
+    tasks = [line[0] for line in lines]
+    draw_curves("million", tasks, drawn)
+    alt = f"Return over a million steps of {', '.join(map(label, ARMS))} on {', '.join(tasks)}"
     caption = (
         "Three seeds: IQM of deterministic evaluations in ten episodes, with its 95% bootstrap interval. Table: the last one"
     )
