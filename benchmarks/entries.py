@@ -8,8 +8,8 @@ entry that does not lead after three is given up: this rule is younger than Luna
 Walker2d, HalfCheetah and MiniGrid.
 
 All MinAtar games have the same entry, and so had those of MiniGrid: three of these stand for the others, and one that it loses
-is enough. GRPO's on LunarLander-v3, Hopper and Walker2d have values that were chosen for DAPO, as have both on
-LunarLanderContinuous: they are tested only if DAPO's stay. An entry that has gone can be found in the commit that its rows
+is enough. GRPO's on LunarLander-v3, Hopper and Walker2d had values that were chosen for DAPO, as had both on
+LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. An entry that has gone can be found in the commit that its rows
 name.
 """
 

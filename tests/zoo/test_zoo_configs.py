@@ -129,7 +129,7 @@ def test_values_of_the_zoo_are_copied_right(algo: str, least: int) -> None:
 
 
 def test_which_entry_applies_and_what_it_says(tmp_path: Path) -> None:
-    assert provenance("dapo", "Hopper-v5").startswith("Tuned by hand on seed 100, 200k and 500k steps")
+    assert provenance("dapo", "HalfCheetah-v5").startswith("Tuned on seed 100, four settings of 500k steps each")
     assert provenance("dapo", "FrozenLake-v1").startswith("Not tuned: DAPO's defaults, for environments")
     assert provenance("grpo", "sb3_grpo/VerifierText-v0") == provenance("grpo", "sb3_grpo:sb3_grpo/VerifierText-v0")
     # The RL Zoo's own file, because there is none here
