@@ -7,8 +7,8 @@ probability that a run with it ends above a run with the defaults has a 95% boot
 entry that does not lead after three is given up: this rule is younger than LunarLander's three seeds and two of Hopper,
 Walker2d, HalfCheetah and MiniGrid.
 
-All MinAtar games have the same entry, and so had those of MiniGrid: three of these stand for the others, and one that it loses
-is enough. GRPO's on LunarLander-v3, Hopper and Walker2d had values that were chosen for DAPO, as had both on
+The entries of MiniGrid had the same values: three stand for the others, and, decided after their first results, one that they
+lose is enough. All MinAtar games are tested. GRPO's on LunarLander-v3, Hopper and Walker2d had values that were chosen for DAPO, as had both on
 LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. An entry that has gone can be found in the commit that its rows
 name.
 """
