@@ -9,9 +9,9 @@ Walker2d, HalfCheetah and MiniGrid.
 
 The entries of MiniGrid had the same values: three stand for the others, and, decided after their first results, one that they
 lose is enough. All MinAtar games are tested. GRPO's entries of LunarLander-v3, Hopper and Walker2d had values that were chosen
-for DAPO, as had both of LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. Acrobot's groups
-were chosen on seeds 200 to 207, which include those of this test. An entry that has gone can be found in the commit that its
-rows name.
+for DAPO, as had both of LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. The groups of
+Acrobot's were chosen on seeds 200 to 207, which include those of this test. An entry that has gone can be found in the commit
+that its rows name.
 """
 
 import argparse
