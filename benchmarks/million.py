@@ -61,24 +61,26 @@ def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def curves() -> str:
     """
-    :return: The curves of the tasks that are complete, and a row for each of them, in Markdown
+    :return: The curves so far, and a row for each task, in Markdown: of an arm when all its seeds are there
     """
     rows = common.rows(RESULTS)
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
     drawn: dict[str, list[Any]] = {arm: [] for arm in ARMS}
     lines = []
-    for task in TASKS:
-        found = {arm: [row for row in rows if (row["task"], row["arm"]) == (task, arm)] for arm in ARMS}
-        if any(len(runs) < len(SEEDS) for runs in found.values()):
-            continue
+    for task in tasks:
         line = [task]
-        for arm, runs in found.items():
+        for arm in ARMS:
+            runs = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
+            if len(runs) < len(SEEDS):
+                drawn[arm].append(None)
+                line.append("")
+                continue
             # The last evaluation of a run that ends with its last rollout may be missing in another one
             n = min(len(row["steps"]) for row in runs)
             returns = np.array([row["returns"][:n] for row in runs])
             drawn[arm].append((np.array(runs[0]["steps"][:n]), iqm_curve(returns)))
             line.append(interval_text(iqm_interval([returns[:, -1]])))
         lines.append(line)
-    tasks = [line[0] for line in lines]
     draw_curves("million", tasks, drawn)
     alt = f"Return over a million steps of {', '.join(map(label, ARMS))} on {', '.join(tasks)}"
     caption = (
