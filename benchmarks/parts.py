@@ -6,6 +6,7 @@ GRPO is trained with its defaults and one part of its entry in ``zoo_configs``, 
 """
 
 import argparse
+import ast
 import os
 from itertools import product
 from pathlib import Path
@@ -20,15 +21,28 @@ from sb3_grpo.classroom.compare.statistics import iqm
 
 RESULTS = common.RESULTS / "parts.jsonl"
 ALGO, TASK, SEEDS = "grpo", "HalfCheetah-v5", entries.SEEDS[: entries.FEWEST]
+_NETWORK, _DEVIATION = ("ortho_init", "activation_fn", "net_arch"), ("log_std_init",)
 # What a part is called, and its hyperparameters
 PARTS = {
-    "normalised observations": ("normalize",),
-    "network, small standard deviation": ("policy_kwargs",),
+    "`VecNormalize`": ("normalize",),
+    "two layers of 256, ReLU": _NETWORK,
+    "standard deviation of 0.14": _DEVIATION,
+    "both of these": (*_NETWORK, *_DEVIATION),
     "4 environments instead of 16": ("n_envs",),
     "learning rate from 3e-4 to 0": ("learning_rate",),
     "`gamma=0.98`, `gae_lambda=0.9`": ("gamma", "gae_lambda"),
 }
 ARMS = ("alone", "left out")
+
+
+def hyperparameters(entry: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param entry: An entry of ``zoo_configs``
+    :return: The same, with those of the policy beside the others, as text
+    """
+    found = {**entry}
+    call: Any = ast.parse(found.pop("policy_kwargs", "dict()"), mode="eval").body
+    return found | {each.arg: ast.unparse(each.value) for each in call.keywords}
 
 
 def train(part: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -40,10 +54,13 @@ def train(part: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     :return: Mean return at the end
     """
     known = entries.entries(ALGO)
-    without, within = (known["default"], known[TASK]) if arm == "alone" else (known[TASK], known["default"])
-    hyperparameters = {key: value for key, value in without.items() if key not in PARTS[part]}
-    hyperparameters |= {key: within[key] for key in PARTS[part] if key in within}
-    return entries.train(f"{arm[0]}-{[*PARTS].index(part)}-{seed}", TASK, ALGO, hyperparameters, seed, folder)
+    defaults, whole = hyperparameters(known["default"]), hyperparameters(known[TASK])
+    rest, taken = (defaults, whole) if arm == "alone" else (whole, defaults)
+    mixed = {key: value for key, value in rest.items() if key not in PARTS[part]}
+    mixed |= {key: taken[key] for key in PARTS[part] if key in taken}
+    policy = ", ".join(f"{key}={mixed.pop(key)}" for key in (*_NETWORK, *_DEVIATION) if key in mixed)
+    entry = {**mixed, "policy_kwargs": f"dict({policy})"}
+    return entries.train(f"{arm[0]}-{[*PARTS].index(part)}-{seed}", TASK, ALGO, entry, seed, folder)
 
 
 def table() -> str:
