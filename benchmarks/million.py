@@ -63,22 +63,25 @@ def curves() -> str:
     """
     :return: The curves so far, and a row for each task, in Markdown: of an arm when all its seeds are there
     """
-    rows = common.rows(RESULTS)
-    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    runs: dict[tuple[str, str], list[Any]] = {each: [] for each in product(TASKS, ARMS)}
+    for row in common.rows(RESULTS):
+        runs[row["task"], row["arm"]].append(row)
+    complete = {each: found for each, found in runs.items() if len(found) == len(SEEDS)}
+    tasks = [task for task in TASKS if any(task == name for name, _ in complete)]
     drawn: dict[str, list[Any]] = {arm: [] for arm in ARMS}
     lines = []
     for task in tasks:
         line = [task]
         for arm in ARMS:
-            runs = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
-            if len(runs) < len(SEEDS):
+            found = complete.get((task, arm))
+            if found is None:
                 drawn[arm].append(None)
                 line.append("")
                 continue
             # The last evaluation of a run that ends with its last rollout may be missing in another one
-            n = min(len(row["steps"]) for row in runs)
-            returns = np.array([row["returns"][:n] for row in runs])
-            drawn[arm].append((np.array(runs[0]["steps"][:n]), iqm_curve(returns)))
+            n = min(len(row["steps"]) for row in found)
+            returns = np.array([row["returns"][:n] for row in found])
+            drawn[arm].append((np.array(found[0]["steps"][:n]), iqm_curve(returns)))
             line.append(interval_text(iqm_interval([returns[:, -1]])))
         lines.append(line)
     draw_curves("million", tasks, drawn)

@@ -10,7 +10,7 @@ import ast
 import os
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,17 +20,28 @@ from benchmarks.runs import Job, run_missing
 from sb3_grpo.classroom.compare.statistics import iqm
 
 RESULTS = common.RESULTS / "parts.jsonl"
-ALGO, TASK, SEEDS = "grpo", "HalfCheetah-v5", entries.SEEDS[: entries.FEWEST]
+ALGO, TASK, SEEDS = "grpo", "HalfCheetah-v5", range(200, 203)
 _NETWORK, _DEVIATION = ("ortho_init", "activation_fn", "net_arch"), ("log_std_init",)
-# What a part is called, and its hyperparameters
+
+
+class Part(NamedTuple):
+    """
+    :param label: What it is, in Markdown
+    :param keys: Its hyperparameters
+    """
+
+    label: str
+    keys: tuple[str, ...]
+
+
 PARTS = {
-    "`VecNormalize`": ("normalize",),
-    "two layers of 256, ReLU": _NETWORK,
-    "standard deviation of 0.14": _DEVIATION,
-    "both of these": (*_NETWORK, *_DEVIATION),
-    "4 environments instead of 16": ("n_envs",),
-    "learning rate from 3e-4 to 0": ("learning_rate",),
-    "`gamma=0.98`, `gae_lambda=0.9`": ("gamma", "gae_lambda"),
+    "normalize": Part("`VecNormalize` in place of the policy's normalisation", ("normalize",)),
+    "network": Part("two layers of 256, ReLU, `ortho_init=False`", _NETWORK),
+    "deviation": Part("initial standard deviation of 0.14", _DEVIATION),
+    "policy": Part("both of these", (*_NETWORK, *_DEVIATION)),
+    "copies": Part("4 environments in place of 16", ("n_envs",)),
+    "rate": Part("learning rate from 3e-4 to 0", ("learning_rate",)),
+    "discount": Part("`gamma=0.98`, `gae_lambda=0.9`", ("gamma", "gae_lambda")),
 }
 ARMS = ("alone", "left out")
 
@@ -56,11 +67,12 @@ def train(part: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     known = entries.entries(ALGO)
     defaults, whole = hyperparameters(known["default"]), hyperparameters(known[TASK])
     rest, taken = (defaults, whole) if arm == "alone" else (whole, defaults)
-    mixed = {key: value for key, value in rest.items() if key not in PARTS[part]}
-    mixed |= {key: taken[key] for key in PARTS[part] if key in taken}
+    keys = PARTS[part].keys
+    mixed = {key: value for key, value in rest.items() if key not in keys}
+    mixed |= {key: taken[key] for key in keys if key in taken}
     policy = ", ".join(f"{key}={mixed.pop(key)}" for key in (*_NETWORK, *_DEVIATION) if key in mixed)
     entry = {**mixed, "policy_kwargs": f"dict({policy})"}
-    return entries.train(f"{arm[0]}-{[*PARTS].index(part)}-{seed}", TASK, ALGO, entry, seed, folder)
+    return entries.train(f"{part}-{arm.replace(' ', '-')}-{seed}", TASK, ALGO, entry, seed, folder)
 
 
 def table() -> str:
@@ -68,11 +80,11 @@ def table() -> str:
     :return: Interquartile means with and without each part, as a table in Markdown
     """
     rows = common.rows(RESULTS)
-    lines = [["none", *(f"{iqm(entries.scores(TASK, ALGO, arm, SEEDS)):,.0f}" for arm in ("defaults", "entry"))]]
-    for part in PARTS:
+    lines = [["nothing", *(f"{iqm(entries.scores(TASK, ALGO, arm, SEEDS)):,.0f}" for arm in ("defaults", "entry"))]]
+    for part, (label, _) in PARTS.items():
         found = [[row["mean_return"] for row in rows if (row["part"], row["arm"]) == (part, arm)] for arm in ARMS]
-        lines.append([part, *(f"{iqm(np.array(each)):,.0f}" if len(each) == len(SEEDS) else "" for each in found)])
-    return markdown(["part", "defaults and this part", "entry without this part"], lines)
+        lines.append([label, *(f"{iqm(np.array(each)):,.0f}" if len(each) == len(SEEDS) else "" for each in found)])
+    return markdown(["", "the defaults and this", "the entry without this"], lines)
 
 
 WRITERS: Writers = {"parts": table}
