@@ -121,7 +121,7 @@ class GroupExperimentManager(ExperimentManager):
         # Of a search: when this process began, trials that had ended before, and why the last one was pruned
         self._begun, self._n_before = 0.0, 0
         self._pruned_because: str | None = None
-        self._normalizes = False
+        self._is_continuous = self._normalizes = False
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
             if begun_by != self._algorithm.__name__:
@@ -213,8 +213,8 @@ class GroupExperimentManager(ExperimentManager):
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
     ) -> dict[str, Any]:
         # The first place where the spaces are known. Continuous actions: as the algorithms have it by default
-        continuous = isinstance(env.action_space, gym.spaces.Box)
-        self._normalizes = continuous and not self.normalize and self.n_envs <= STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
+        self._is_continuous = isinstance(env.action_space, gym.spaces.Box)
+        self._normalizes = self._is_continuous and not self.normalize and self.n_envs <= STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
         policy = str(hyperparams.get("policy"))
         if policy.startswith("Mlp") and "policy" not in (self.custom_hyperparams or {}) and self._entry_name() == "default":
             kind = policy_for(env.observation_space).removesuffix("Policy")
@@ -319,6 +319,7 @@ class GroupExperimentManager(ExperimentManager):
         self._say_time_left(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
+        trial.set_user_attr("is_continuous", self._is_continuous)
         trial.set_user_attr("steps_per_copy", self.n_timesteps // self.n_envs)
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         reason: BaseException | None = None

@@ -205,7 +205,7 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
     printed = capsys.readouterr().out
     assert "1 of 2 trials, about " in printed
     first, second = load("trials.log").trials
-    assert second.params != first.params
+    assert second.params != first.params and "log_std_init" not in first.params
     params = HYPERPARAMS_CONVERTER[algo](first.params)
     found = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **params)
     usual = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **({"n_steps": 128} if algo == "ppo" else {}))
@@ -218,10 +218,14 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
         assert found.clip_range_high(1.0) == pytest.approx((usual.clip_range_high or usual.clip_range)(1.0))
 
 
-def test_the_first_trial_normalizes_observations_where_the_algorithm_does() -> None:
+def test_what_a_study_of_continuous_actions_has_in_addition() -> None:
     study = ("--storage", "trials.log", "--study-name", "study", "-params", "n_envs:4")
-    assert main(["train", "--algo", "grpo", "--env", "Pendulum-v1", *TRIALS, "-n", "2100", "--n-trials", "1", *study]) == 0
-    assert load("trials.log").trials[0].params["normalize_observations"] is True
+    assert main(["train", "--algo", "grpo", "--env", "Pendulum-v1", *TRIALS, "-n", "2100", "--n-trials", "2", *study]) == 0
+    first, second = (trial.params for trial in load("trials.log").trials)
+    assert first["normalize_observations"] is True
+    # Searched only for continuous actions
+    assert first["log_std_init"] == 0.0 > second["log_std_init"]
+    assert HYPERPARAMS_CONVERTER["grpo"](second)["policy_kwargs"]["log_std_init"] == second["log_std_init"]
 
 
 def test_no_trial_takes_more_steps_for_an_update_than_there_are() -> None:
