@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from sb3_grpo import GRPO, __version__
 from sb3_grpo.common.acting import Actor
 from sb3_grpo.console import ALGORITHMS
-from sb3_grpo.starts.atari import make_env_of
+from sb3_grpo.starts.atari import is_atari_id, make_env_of
 from sb3_grpo.utils.vec_envs import ask_all, names_of
 
 try:
@@ -55,7 +55,7 @@ def push_to_hub(
     repo_id: str,
     env: VecEnv | gym.Env | str | None = None,
     n_eval_episodes: int = 100,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     command: str = "(unknown)",
     clip: str | Path | None = None,
     private: bool | None = None,
@@ -69,7 +69,7 @@ def push_to_hub(
     :param env: Environment to evaluate it in, other than that of its training, or an id. ``None``: the id with which the model
         was made
     :param n_eval_episodes: Number of episodes of the evaluation
-    :param deterministic: Whether it takes its most likely actions
+    :param deterministic: Whether it takes its most likely actions. ``None``: except in Atari games, where it might get stuck
     :param command: How the model was made, for the card
     :param clip: An animation for the card, such as ``clip.webp`` of a run of ``sb3-grpo train``
     :param private: Whether a new repository is private. ``None``: as the organization's default says
@@ -94,6 +94,7 @@ def push_to_hub(
         normalizer.training = normalizer.norm_reward = False
     played.seed(seed)
     name = getattr(ask_all(played, "spec", None)[0], "id", names_of(played)[0])
+    deterministic = not is_atari_id(name) if deterministic is None else deterministic
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         # Whatever can go wrong does so before the evaluation

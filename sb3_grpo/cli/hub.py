@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sb3_grpo.cli.runs import MODEL, read_config
 from sb3_grpo.console import ALGORITHMS, OK, UsageError, find_env, say
-from sb3_grpo.starts.atari import is_atari_id
 
 
 def add_hub(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,16 +44,7 @@ def _push(args: argparse.Namespace) -> int:
     find_env(arguments["env"])
     clip = args.folder / CLIP if (args.folder / CLIP).exists() else None
     model = ALGORITHMS[arguments["algo"]].load(args.folder / MODEL)
-    # With its most likely actions, an agent may get stuck in a deterministic game
-    deterministic = not is_atari_id(arguments["env"])
-    address = push_to_hub(
-        model,
-        args.repo,
-        arguments["env"],
-        deterministic=deterministic,
-        command=config.get("command", "sb3-grpo train"),
-        clip=clip,
-    )
+    address = push_to_hub(model, args.repo, arguments["env"], command=config.get("command", "sb3-grpo train"), clip=clip)
     say("Uploaded: ", address)
     return OK
 

@@ -11,7 +11,6 @@ from rl_zoo3.utils import create_test_env, get_model_path
 
 from sb3_grpo.console import ALGORITHMS, find_env
 from sb3_grpo.hub import load_from_hub, push_to_hub
-from sb3_grpo.starts.atari import is_atari_id
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
 
@@ -42,8 +41,7 @@ def push() -> None:
     for option, name in ("-params", "hyperparams"), ("--env-kwargs", "env_kwargs"):
         given = [shlex.quote(f"{key}:{value!r}") for key, value in (trained[name] or {}).items()]
         command += f" {option} {' '.join(given)}" * bool(given)
-    deterministic = not is_atari_id(args.env.gym_id)
-    print(push_to_hub(ALGORITHMS[args.algo].load(path, env), args.repo, env, deterministic=deterministic, command=command))
+    print(push_to_hub(ALGORITHMS[args.algo].load(path, env), args.repo, env, command=command))
 
 
 def load() -> None:

@@ -78,6 +78,15 @@ def test_the_model_is_evaluated_where_it_is_told(repos: Path) -> None:
     assert (about["env"], about["mean"], about["std"], about["actions"]) == ("DummyVecEnv", 20.0, 0.0, "sampled")
 
 
+@pytest.mark.parametrize(("is_atari", "actions"), [(False, "most likely"), (True, "sampled")])
+def test_actions_are_sampled_where_the_most_likely_may_get_stuck(
+    is_atari: bool, actions: str, repos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "is_atari_id", {"CartPole-v1": is_atari}.get)
+    hub.push_to_hub(GRPO("MlpPolicy", "CartPole-v1", **SMALL), "me/cart", n_eval_episodes=2)
+    assert json.loads((repos / "me" / "cart" / "config.json").read_text())["actions"] == actions
+
+
 def test_the_evaluation_can_be_repeated(repos: Path) -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
     means = []
