@@ -38,7 +38,6 @@ PARTS = {
     "normalize": Part("`VecNormalize` in place of the policy's normalisation", ("normalize",)),
     "network": Part("two layers of 256, ReLU, `ortho_init=False`", _NETWORK),
     "deviation": Part("initial standard deviation of 0.14", _DEVIATION),
-    "policy": Part("both of these", (*_NETWORK, *_DEVIATION)),
     "copies": Part("4 environments in place of 16", ("n_envs",)),
     "rate": Part("learning rate from 3e-4 to 0", ("learning_rate",)),
     "discount": Part("`gamma=0.98`, `gae_lambda=0.9`", ("gamma", "gae_lambda")),
