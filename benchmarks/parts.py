@@ -17,7 +17,6 @@ import numpy as np
 from benchmarks import common, entries
 from benchmarks.blocks import Writers, markdown
 from benchmarks.runs import Job, run_missing
-from sb3_grpo.classroom.compare.statistics import iqm
 
 RESULTS = common.RESULTS / "parts.jsonl"
 ALGO, TASK, SEEDS = "grpo", "HalfCheetah-v5", range(200, 203)
@@ -48,7 +47,7 @@ ARMS = ("alone", "left out")
 def hyperparameters(entry: dict[str, Any]) -> dict[str, Any]:
     """
     :param entry: An entry of ``zoo_configs``
-    :return: The same, with those of the policy beside the others, as text
+    :return: The same, with those of the policy among the others, as text
     """
     found = {**entry}
     call: Any = ast.parse(found.pop("policy_kwargs", "dict()"), mode="eval").body
@@ -76,13 +75,13 @@ def train(part: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def table() -> str:
     """
-    :return: Interquartile means with and without each part, as a table in Markdown
+    :return: Mean returns with and without each part, as a table in Markdown
     """
     rows = common.rows(RESULTS)
-    lines = [["nothing", *(f"{iqm(entries.scores(TASK, ALGO, arm, SEEDS)):,.0f}" for arm in ("defaults", "entry"))]]
+    lines = [["nothing", *(f"{np.mean(entries.scores(TASK, ALGO, arm, SEEDS)):,.0f}" for arm in ("defaults", "entry"))]]
     for part, (label, _) in PARTS.items():
         found = [[row["mean_return"] for row in rows if (row["part"], row["arm"]) == (part, arm)] for arm in ARMS]
-        lines.append([label, *(f"{iqm(np.array(each)):,.0f}" if len(each) == len(SEEDS) else "" for each in found)])
+        lines.append([label, *(f"{np.mean(each):,.0f}" if len(each) == len(SEEDS) else "" for each in found)])
     return markdown(["", "the defaults and this", "the entry without this"], lines)
 
 
