@@ -62,6 +62,7 @@ TASKS = {
     "Hopper-v5": Task(300_000, algos=("dapo",)),
     "Walker2d-v5": Task(300_000, algos=("dapo",)),
     "HalfCheetah-v5": Task(150_000),
+    "Ant-v5": Task(150_000),
     "MiniGrid-Empty-Random-5x5-v0": Task(50_000, "minigrid"),
     "MiniGrid-DoorKey-5x5-v0": Task(100_000, "minigrid"),
     "MiniGrid-Unlock-v0": Task(100_000, "minigrid"),
