@@ -78,7 +78,9 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
         for axes in grid.flat[len(titles) :]:
             axes.axis("off")
         grid[0, 0].set_ylabel("return")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+        # Not all of them may be on the first axes
+        shown = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=4, frameon=False)
 
 
 def draw_dots(axes: plt.Axes, rows: Sequence[str], dots: Mapping[str, Sequence[Sequence[float]]], at: float | None) -> None:
