@@ -62,8 +62,7 @@ TASKS = {
     "LunarLander-v3": Task(100_000),
     "Hopper-v5": Task(100_000, {"normalize": True}),
     "MinAtar/Breakout-v1": Task(150_000, package="sb3_grpo.envs.minatar"),
-    # The defaults fail there, and a smaller log_std_init is known to help: does the search find it?
-    "Ant-v5": Task(100_000, {"normalize": True}),
+    "BipedalWalker-v3": Task(150_000, {"normalize": True}),
 }
 
 
