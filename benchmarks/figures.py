@@ -64,7 +64,7 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
     # Two columns can also be read on a telephone
     n_columns = min(len(titles), 2)
     n_rows = -(-len(titles) // n_columns)
-    # A single one needs room for its title and four names
+    # A single one needs room for its title and two names next to each other
     size = (2.8 * n_columns if n_columns > 1 else 3.8, 2.2 * n_rows + 0.4)
     with figure_of(name, n_rows, n_columns, figsize=size, squeeze=False) as (figure, grid):
         for idx, (axes, title) in enumerate(zip(grid.flat, titles, strict=False)):
@@ -80,7 +80,7 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
         grid[0, 0].set_ylabel("return")
         # Not all of them may be on the first axes
         shown = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=4, frameon=False)
+        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=2 * n_columns, frameon=False)
 
 
 def draw_dots(axes: plt.Axes, rows: Sequence[str], dots: Mapping[str, Sequence[Sequence[float]]], at: float | None) -> None:

@@ -72,11 +72,12 @@ def curves() -> str:
         runs[row["task"], row["arm"]].append(row)
     complete = {each: found for each, found in runs.items() if len(found) == len(SEEDS)}
     tasks = [task for task in TASKS if any(task == name for name, _ in complete)]
-    drawn: dict[str, list[Any]] = {arm: [] for arm in ARMS}
+    arms = [arm for arm in ARMS if any(arm == name for _, name in complete)]
+    drawn: dict[str, list[Any]] = {arm: [] for arm in arms}
     lines = []
     for task in tasks:
         line = [task]
-        for arm in ARMS:
+        for arm in arms:
             found = complete.get((task, arm))
             if found is None:
                 drawn[arm].append(None)
@@ -89,11 +90,12 @@ def curves() -> str:
             line.append(interval_text(iqm_interval([returns[:, -1]])))
         lines.append(line)
     draw_curves("million", tasks, drawn)
-    alt = f"Return over a million steps of {', '.join(map(label, ARMS))} on {', '.join(tasks)}"
+    alt = f"Return over a million steps of {'; '.join(map(label, arms))} on {', '.join(tasks)}"
     caption = (
-        "Three seeds: IQM of deterministic evaluations in ten episodes, with its 95% bootstrap interval. Table: the last one"
+        "Three seeds: IQM of deterministic evaluations in ten episodes, with its 95% bootstrap interval. Table: the last "
+        "evaluation"
     )
-    table = markdown(["", *map(label, ARMS)], lines)
+    table = markdown(["", *map(label, arms)], lines)
     return f"{picture('million', alt, caption)}\n\n{table}"
 
 
