@@ -1,5 +1,5 @@
 """
-Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`` (resumes; ``--table``).
+Do entries of ``zoo_configs`` beat the defaults? ``python -m benchmarks.entries`` (resumes; ``--tasks``).
 
 RL Zoo trains GRPO and DAPO with their entry, and with the defaults and the wrappers of the entry, for the same number of
 steps. A run's score is its mean return in 100 episodes at the end. Named before the first run: an entry stays if the
@@ -165,11 +165,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("entries"))
     parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--table", action="store_true", help="print the table")
     args = parser.parse_args()
-    if args.table:
-        print(table())
-        return
     args.folder.mkdir(parents=True, exist_ok=True)
     known = {algo: entries(algo) for algo in ALGOS}
     for seeds in (SEEDS[:FEWEST], SEEDS[FEWEST:]):

@@ -8,6 +8,7 @@ episodes, trained by RL Zoo. The three seeds had no part in choosing hyperparame
 
 import argparse
 import os
+import re
 import shutil
 from itertools import product
 from pathlib import Path
@@ -41,26 +42,38 @@ ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
 }
 
 
+def tenths(log: str, value: str) -> list[float]:
+    """
+    :param log: What a training has printed
+    :param value: One of the values in it
+    :return: Its mean in each tenth of the updates
+    """
+    values = [float(each) for each in re.findall(rf"\b{value} +\| (\S+)", log)]
+    return [float(f"{part.mean():.3g}") for part in np.array_split(values, 10)]
+
+
 def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     """
     :param task: One of ``TASKS``
     :param arm: One of ``ARMS``
     :param seed: Seed of the training
     :param folder: Where files go
-    :return: Steps and mean returns of the evaluations
+    :return: Steps and mean returns of the evaluations; size of the updates and standard deviation in each tenth
     """
     algo, entry = ARMS[arm]
     if entry is None:
         entry = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())[task]
     name = f"{task}-{list(ARMS).index(arm)}-{seed}"
-    logs = folder / name
+    logs, printed = folder / name, folder / f"{name}.txt"
     shutil.rmtree(logs, ignore_errors=True)
+    printed.unlink(missing_ok=True)
     options = ("-n", STEPS, "--seed", seed, "--eval-freq", STEPS // 20, "--eval-episodes", 10, "--n-eval-envs", 10)
     zoo(name, algo, task, {**entry, "n_timesteps": STEPS}, folder, logs, *options)
     [path] = logs.glob("*/*/evaluations.npz")
     found = np.load(path)
     shutil.rmtree(logs)
-    return {"steps": found["timesteps"].tolist(), "returns": found["results"].mean(1).round(2).tolist()}
+    curve = {"steps": found["timesteps"].tolist(), "returns": found["results"].mean(1).round(2).tolist()}
+    return curve | {name: tenths(printed.read_text(), name) for name in ("approx_kl", "std")}
 
 
 def curves() -> str:

@@ -1,5 +1,5 @@
 """
-What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--table``).
+What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--tasks``, ``--algos``).
 
 For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
 pruning. Then the best trial and the defaults are trained on seeds that the study has not seen, with as many steps, and
@@ -147,8 +147,8 @@ def search(task: str, algo: str, folder: Path) -> None:
     study = optuna.load_study(study_name=name, storage=storage)
     table = study.trials_dataframe(("number", "value", "state", "duration", "params"))
     table["duration"] = table["duration"].dt.total_seconds().round()
-    table.round(6).to_csv(RESULTS / f"{name}.csv", index=False)
-    importances(study).round(6).to_csv(RESULTS / f"{name}-importance.csv")
+    table.to_csv(RESULTS / f"{name}.csv", index=False, float_format="%.6g")
+    importances(study).to_csv(RESULTS / f"{name}-importance.csv", float_format="%.6g")
 
 
 def importances(study: optuna.Study, n_shuffles: int = 200) -> pd.DataFrame:
@@ -288,11 +288,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=[*TASKS])
     parser.add_argument("--algos", nargs="+", default=[*ALGOS], choices=ALGOS)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--table", action="store_true", help="print the table")
     args = parser.parse_args()
-    if args.table:
-        print(table())
-        return
     # Not a line for each shuffled study
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,8 @@ from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
 
+# Options that give hyperparameters: not with a run that goes on
+_HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
 
@@ -118,8 +120,8 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"-i {self.trained_agent} and --optimize exclude each other: the trials of a search begin anew")
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
-        # Of a search: when this process began, trials that had ended before, and why the last one was pruned
-        self._begun, self._n_before = 0.0, 0
+        # Of a search: when this process began, trials that had ended before, its own, and why the last one was pruned
+        self._begun, self._n_before, self._n_own = 0.0, 0, 0
         self._pruned_because: str | None = None
         self._is_continuous = self._normalizes = False
         if self._resumed is not None:
@@ -128,9 +130,8 @@ class GroupExperimentManager(ExperimentManager):
                 raise UsageError(f"-i {self.trained_agent}: a checkpoint of {begun_by}: write --algo {begun_by.lower()}")
             if self.custom_hyperparams or kwargs.get("config") or self.trial_id is not None:
                 raise UsageError(
-                    f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out --set, "
-                    "-params, --conf-file and --trial-id, or go on with a model that is in no checkpoint "
-                    "(rl_model_..._steps.zip)"
+                    f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out "
+                    f"{_HYPERPARAMETERS}, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
                 )
             self._entry = entry_of(self._resumed, self.env_name)
             self.seed = args.seed = self._resumed.manifest["seed"]
@@ -289,7 +290,7 @@ class GroupExperimentManager(ExperimentManager):
             shutil.rmtree(self._checkpoints, ignore_errors=True)
         elif isinstance(model, OnGroupAlgorithm):
             folder = shlex.quote(str(self._checkpoints))
-            say(f"To resume: run the same command with -i {folder}, without --preset, --set, -params and --conf-file")
+            say(f"To resume: run the same command with -i {folder}, without {_HYPERPARAMETERS}")
 
     def drawn_env(self, render_mode: str | None) -> VecEnv:
         """
@@ -335,6 +336,7 @@ class GroupExperimentManager(ExperimentManager):
             reason = error
             raise optuna.TrialPruned(str(error)) from error
         finally:
+            self._n_own += 1
             if reason is not None:
                 self._pruned_because = f"{type(reason).__name__}: {reason}"
                 trial.set_user_attr("pruned_because", self._pruned_because)
@@ -343,12 +345,14 @@ class GroupExperimentManager(ExperimentManager):
         """
         :param study: a study, one of whose trials begins; Optuna itself says which one is the best so far
         """
-        ended = _n_ended(study)
-        lately = ended - self._n_before
+        if self.max_total_trials is None:
+            done, wanted, lately = self._n_own, self.n_trials, self._n_own
+        else:
+            # Those of all workers
+            done, wanted = _n_ended(study), self.max_total_trials
+            lately = done - self._n_before
         if lately == 0:
             return
-        # Those of all workers
-        done, wanted = (lately, self.n_trials) if self.max_total_trials is None else (ended, self.max_total_trials)
         minutes = (time.monotonic() - self._begun) / 60 / lately * max(0, wanted - done)
         say(f"{done} of {wanted} trials, about {minutes:.0f} minutes left")
 

@@ -60,6 +60,7 @@ _PPO_DEFAULTS = {
 }
 _FIRST_TRIALS = {
     "ppo": _PPO_DEFAULTS,
+    "ppo_mask": _PPO_DEFAULTS,
     "grpo": _GRPO_DEFAULTS,
     "dapo": {**_GRPO_DEFAULTS, "clip_range_higher_by": 0.08, "max_sampling_rounds": 4},
 }
@@ -76,7 +77,7 @@ def first_trial(algo: str, policy: str, n_envs: int, normalizes: bool) -> dict[s
     """
     if algo not in _FIRST_TRIALS or policy in _TEXT_POLICIES:
         return {}
-    if algo == "ppo":
+    if algo in ("ppo", "ppo_mask"):
         return {**_PPO_DEFAULTS, "n_steps_pow": min(12, max(5, round(math.log2(2048 / n_envs))))}
     own = POLICIES[policy].default_arguments({}) if policy in POLICIES else {}  # type: ignore[attr-defined]
     found = {**_FIRST_TRIALS[algo], "normalize_observations": normalizes}
@@ -126,8 +127,8 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         drawn["normalize_observations"] = trial.suggest_categorical("normalize_observations", [False, True])
         if trial.user_attrs.get("is_continuous"):
             # On HalfCheetah and Ant, -2 alone ends far above 0, on Pendulum far below it
-            drawn["log_std_init"] = trial.suggest_float("log_std_init", -2.0, 0.0)
-        drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.02, 0.2, log=True)
+            drawn["log_std_init"] = trial.suggest_float("log_std_init", -3.0, 0.0)
+        drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.005, 0.2, log=True)
     if getattr(POLICIES.get(str(trial.user_attrs.get("policy"))), "is_recurrent", False):
         drawn["lstm_hidden_size"] = trial.suggest_categorical("lstm_hidden_size", _LSTM_HIDDEN_SIZES)
     if is_text or trial.user_attrs.get("whole_groups"):

@@ -20,6 +20,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.zoo.cli import _COMMANDS, main
+from sb3_grpo.zoo.search_space import first_trial
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -218,6 +219,10 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
         assert found.clip_range_high(1.0) == pytest.approx((usual.clip_range_high or usual.clip_range)(1.0))
 
 
+def test_with_masks_ppo_has_the_same_first_trial() -> None:
+    assert first_trial("ppo_mask", "MlpPolicy", 16, False) == first_trial("ppo", "MlpPolicy", 16, False) != {}
+
+
 def test_what_a_study_of_continuous_actions_has_in_addition() -> None:
     study = ("--storage", "trials.log", "--study-name", "study", "-params", "n_envs:4")
     assert main(["train", "--algo", "grpo", "--env", "Pendulum-v1", *TRIALS, "-n", "2100", "--n-trials", "2", *study]) == 0
@@ -284,6 +289,18 @@ def test_trials_that_were_interrupted_are_not_counted(
     begun = optuna.create_study(storage=study[1], study_name=study[3], direction="maximize")
     begun.tell(begun.ask(), state=TrialState.FAIL)
     assert train(*TRIALS, "-n", "400", "--max-total-trials", "2", *study, "-params", *SMALL, algo="grpo") == 0
+    printed = capsys.readouterr().out
+    assert "1 of 2 trials, about" in printed and "2 of 2 trials" not in printed
+
+
+def test_the_time_left_is_that_of_this_worker(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        # What another worker does meanwhile
+        trial.study.add_trial(optuna.trial.create_trial(value=0.0))
+        return {}
+
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
+    assert train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", *SMALL, algo="grpo") == 0
     printed = capsys.readouterr().out
     assert "1 of 2 trials, about" in printed and "2 of 2 trials" not in printed
 

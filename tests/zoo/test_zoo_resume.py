@@ -99,7 +99,7 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     for arguments, message in (
         (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
         (["-i", "nowhere"], "-i nowhere: There is no nowhere."),
-        (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out --set, -params, --conf-file and --trial-id"),
+        (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out --preset, --set, -params, --conf-file and --trial-id"),
         (["-i", str(CHECKPOINTS), "--algo", "grpo"], "a checkpoint of DAPO: write --algo dapo"),
         (["-i", str(CHECKPOINTS), "--algo", "ppo"], "a checkpoint of DAPO: write --algo dapo"),
         (["-i", str(CHECKPOINTS), "--env", "Acrobot-v1"], "The environment is not that of the run"),
