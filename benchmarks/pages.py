@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import entries, gpu, lesson, million, parts, tables, text, tuning
+from benchmarks import entries, gpu, lesson, million, tables, text, tuning
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
 from benchmarks.common import PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
@@ -130,7 +130,6 @@ WRITERS: Writers = {
     **switches.WRITERS,
     **tuning.WRITERS,
     **entries.WRITERS,
-    **parts.WRITERS,
     **million.WRITERS,
     **unseen.WRITERS,
 }
