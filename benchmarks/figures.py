@@ -80,7 +80,8 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
         grid[0, 0].set_ylabel("return")
         # Not all of them may be on the first axes
         shown = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=2 * n_columns, frameon=False)
+        n_names = 2 * n_columns if max(map(len, shown)) < 15 else n_columns + 1
+        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=n_names, frameon=False)
 
 
 def draw_dots(axes: plt.Axes, rows: Sequence[str], dots: Mapping[str, Sequence[Sequence[float]]], at: float | None) -> None:
