@@ -1,9 +1,9 @@
 """
 A million steps of MuJoCo: ``python -m benchmarks.million`` (resumes; ``--tasks``, ``--arms``).
 
-GRPO and DAPO with their defaults, PPO with RL Zoo's hyperparameters of ``zoo_configs``, and PPO with our copies, minibatches,
-learning rate and ``VecNormalize``; GRPO and that PPO also with a small initial standard deviation, DAPO with a learning rate
-that falls to 0. Twenty evaluations of ten episodes, trained by RL Zoo. Hyperparameters were chosen without the three seeds.
+GRPO and DAPO with their defaults, and PPO with their copies, minibatches and learning rate and with ``VecNormalize``; GRPO and
+PPO also with a small initial standard deviation, DAPO with a learning rate that falls to 0. Twenty evaluations of ten
+episodes, trained by RL Zoo. Hyperparameters were chosen without the three seeds.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from benchmarks import common
 from benchmarks.blocks import Writers, markdown, picture
@@ -31,11 +30,10 @@ STEPS, SEEDS = 1_000_000, range(300, 303)
 DEFAULTS = {"n_envs": 16, "policy": "MlpPolicy"}
 OURS = {**DEFAULTS, "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": 0.001, "normalize": True}
 SMALL_STD = {"policy_kwargs": "dict(log_std_init=-2)"}
-# Name of the algorithm, and its hyperparameters; None: those of zoo_configs
-ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+# Name of the algorithm, and its hyperparameters
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", DEFAULTS),
     "dapo": ("dapo", DEFAULTS),
-    "ppo": ("ppo", None),
     "PPO, 16 envs": ("ppo", OURS),
     "GRPO, std 0.14": ("grpo", DEFAULTS | SMALL_STD),
     "PPO, 16 envs, std 0.14": ("ppo", OURS | SMALL_STD),
@@ -62,8 +60,6 @@ def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     :return: Steps, mean returns and lengths of the evaluations; size of the updates and standard deviation in each tenth
     """
     algo, entry = ARMS[arm]
-    if entry is None:
-        entry = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())[task]
     name = f"{task}-{list(ARMS).index(arm)}-{seed}"
     logs, printed = folder / name, folder / f"{name}.txt"
     shutil.rmtree(logs, ignore_errors=True)
