@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}",
-        description="The RL Zoo's own commands, with grpo and dapo added to the algorithms. Each has its own -h.",
+        description="The RL Zoo's own commands, with grpo, dapo and ppo_mask added to the algorithms. Each has its own -h.",
     )
     parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="see COMMAND -h")
@@ -85,6 +85,9 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
     elif command == "record_training" and shutil.which("ffmpeg") is None:
         raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
+    if command == "train" and {"-h", "--help"} & {*rest}:
+        say("Also: --set NAME=VALUE sets a hyperparameter (sb3-grpo train -h lists those of grpo and dapo), and --preset NAME")
+        say("takes the hyperparameters of a paper. Both replace what --conf-file has.\n")
     for package in options.gym_packages:
         try:
             importlib.import_module(package)

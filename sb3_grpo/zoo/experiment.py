@@ -3,6 +3,7 @@
 import copy
 import functools
 import logging
+import math
 import shlex
 import shutil
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import gymnasium as gym
 import optuna
 import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
@@ -37,13 +40,15 @@ from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
 
 # Options that give hyperparameters: not with a run that goes on
 _HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
+# Of a study: for what it was begun
+_BELONGS_TO = "belongs_to"
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
 
 
 class StopAtBudget(BaseCallback):
     """
-    Stop training even in the middle of a rollout, so that a trial with large groups gets no more steps than the others. If
+    Stop training even in the middle of a rollout, so that a trial with large updates gets no more steps than the others. If
     all steps are used up without an update, raise an error: the score of the untrained policy would be meaningless.
 
     :param n_timesteps: number of steps
@@ -58,16 +63,17 @@ class StopAtBudget(BaseCallback):
 
     def _on_training_end(self) -> None:
         # Another callback may have stopped training earlier
-        if isinstance(self.model, OnGroupAlgorithm) and not self.model._n_updates and self.num_timesteps >= self.n_timesteps:
+        if not self.model._n_updates and self.num_timesteps >= self.n_timesteps:
             raise ValueError(
-                f"no update within {self.n_timesteps} steps: they need a smaller n_steps, group_size or n_groups, or all of "
-                "their groups were dead"
+                f"no update within {self.n_timesteps} steps: an update takes more (all copies together), or all groups were "
+                "dead. Give the trials more steps (-n), or choose a smaller n_envs, n_steps, group_size or n_groups"
             )
 
 
 class DefaultsFirst(optuna.samplers.TPESampler):
     """
-    Optuna's default sampler, but the first trial of a study has the defaults: what is found has to be better than these.
+    Optuna's default sampler, but the first trial of a study has the defaults: what is found has to be better than these. A
+    search that goes on, or another worker, does not draw the same parameters as the first one did.
 
     :param defaults: parameters of the first trial
     :param kwargs: see Optuna
@@ -76,6 +82,14 @@ class DefaultsFirst(optuna.samplers.TPESampler):
     def __init__(self, defaults: dict[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
         self.defaults = defaults
+        self._has_drawn = False
+
+    def before_trial(self, study: Any, trial: Any) -> None:
+        """See Optuna."""
+        if trial.number > 0 and not self._has_drawn:
+            self.reseed_rng()
+        self._has_drawn = True
+        super().before_trial(study, trial)
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         """See Optuna. Without earlier trials, all parameters are drawn here."""
@@ -121,6 +135,7 @@ class GroupExperimentManager(ExperimentManager):
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
         # Of a search: when this process began, trials that had ended before, its own, and why the last one was pruned
+        self._study: optuna.Study | None = None
         self._begun, self._n_before, self._n_own = 0.0, 0, 0
         self._pruned_because: str | None = None
         self._is_continuous = self._normalizes = False
@@ -133,8 +148,10 @@ class GroupExperimentManager(ExperimentManager):
                     f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out "
                     f"{_HYPERPARAMETERS}, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
                 )
-            self._entry = entry_of(self._resumed, self.env_name)
+            self._entry, options = entry_of(self._resumed, self.env_name)
             self.seed = args.seed = self._resumed.manifest["seed"]
+            # Results of different numbers of episodes do not fit into one file
+            self.n_eval_episodes = args.eval_episodes = options["eval_episodes"]
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """
@@ -315,8 +332,9 @@ class GroupExperimentManager(ExperimentManager):
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        if not self._begun:
-            self._begun, self._n_before = time.monotonic(), _n_ended(trial.study)
+        if self._study is None:
+            self._study, self._begun, self._n_before = trial.study, time.monotonic(), _n_ended(trial.study)
+            self._study.set_user_attr(_BELONGS_TO, self._searched)
         self._say_time_left(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
@@ -356,12 +374,35 @@ class GroupExperimentManager(ExperimentManager):
         minutes = (time.monotonic() - self._begun) / 60 / lately * max(0, wanted - done)
         say(f"{done} of {wanted} trials, about {minutes:.0f} minutes left")
 
+    def _check_study(self) -> None:
+        """
+        :raises UsageError: if the study was begun for something else: its scores say nothing here
+        """
+        storage: Any = self.storage
+        if storage is None or self.study_name is None or (storage.endswith(".log") and not Path(storage).is_file()):
+            return
+        if storage.endswith(".log"):
+            storage = JournalStorage(JournalFileBackend(storage))
+        try:
+            begun = optuna.load_study(study_name=self.study_name, storage=storage).user_attrs.get(_BELONGS_TO)
+        except KeyError:
+            return
+        if begun not in (None, self._searched):
+            raise UsageError(
+                f"--study-name {self.study_name}: this is a study of {begun}, not of {self._searched}. Choose another name"
+            )
+
+    @property
+    def _searched(self) -> str:
+        return f"{self.algo} on {self.env_name.gym_id}, {self.n_timesteps} steps"
+
     def hyperparameters_optimization(self) -> None:
         """
         Search for good hyperparameters and write a report.
 
-        :raises UsageError: if no trial was completed
+        :raises UsageError: if no trial was completed, or the study is of something else
         """
+        self._check_study()
         given = self.specified_callbacks or []
         stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*(given if isinstance(given, list) else [given]), stop]
@@ -371,10 +412,12 @@ class GroupExperimentManager(ExperimentManager):
         except ValueError as error:
             if "No trials are completed" not in str(error) or self._pruned_because is None:
                 raise
-            raise UsageError(
-                f"No trial has come to its end. The last one was pruned: {self._pruned_because}. Give the trials more steps "
-                "(-n), or the search a larger --n-trials"
-            ) from error
+            raise UsageError(f"No trial has come to its end. The last one was pruned: {self._pruned_because}") from error
+        if self._study is not None and self.storage is not None:
+            complete = self._study.get_trials(states=(TrialState.COMPLETE,))
+            best = sorted(complete, key=lambda trial: trial.value or -math.inf, reverse=True)[:3]
+            found = ", ".join(f"{trial.number} ({trial.value:.4g})" for trial in best)
+            say(f"Best trials: {found}. Train them, and the defaults (0), with other seeds: --trial-id N --seed S")
 
 
 def _without_interruption(record: logging.LogRecord) -> bool:

@@ -30,11 +30,11 @@ def as_model(path: str) -> str:
         ) from error
 
 
-def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any]:
+def entry_of(checkpoint: Checkpoint, env_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     :param checkpoint: a checkpoint of an RL Zoo run
     :param env_name: name of the environment, as in file names
-    :return: the hyperparameters that the RL Zoo saved for the run
+    :return: the hyperparameters and the options that the RL Zoo saved for the run
     :raises UsageError: if there are none
     """
     path = run_of(checkpoint) / env_name / "config.yml"
@@ -44,7 +44,8 @@ def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any]:
             f"then go on with {checkpoint.manifest['algorithm']}.resume(...) in a script"
         )
     # Unsafe, as in the RL Zoo: checkpoints are pickled anyway
-    return dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader))
+    entry, options = (yaml.load(each.read_text(), Loader=yaml.UnsafeLoader) for each in (path, path.with_name("args.yml")))
+    return dict(entry), options
 
 
 def run_of(checkpoint: Checkpoint) -> Path:

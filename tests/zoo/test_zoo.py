@@ -261,8 +261,47 @@ def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> N
     too_large, dead, updated = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
     for each in too_large, dead:
-        assert "no update within 400 steps: they need a smaller" in each.user_attrs["pruned_because"]
+        assert "no update within 400 steps: an update takes more" in each.user_attrs["pruned_because"]
     assert "pruned_because" not in updated.user_attrs
+
+
+def test_a_trial_of_ppo_without_an_update_is_pruned_too(capsys: pytest.CaptureFixture[str]) -> None:
+    # Its defaults: 128 steps of 16 copies
+    assert train(*TRIALS, "-n", "2000", "--n-trials", "1", "-params", "n_envs:16", algo="ppo") == 2
+    assert "pruned: ValueError: no update within 2000 steps" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_study_of_something_else_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for algo in "grpo", "dapo":
+        monkeypatch.setitem(HYPERPARAMS_SAMPLER, algo, lambda *_: {})
+    study = ("--storage", "logs/trials.log", "--study-name", "study", "--n-trials", "1", "-params", *SMALL)
+    assert train(*TRIALS, "-n", "400", *study, algo="grpo") == 0
+    assert train(*TRIALS, "-n", "400", *study, algo="dapo") == USAGE_ERROR
+    assert train(*TRIALS, "-n", "800", *study, algo="grpo") == USAGE_ERROR
+    error = " ".join(capsys.readouterr().err.split())
+    assert "a study of grpo on CartPole-v1, 400 steps, not of dapo on CartPole-v1, 400 steps. Choose another name" in error
+    assert len(load("logs/trials.log").trials) == 1
+
+
+def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        return {"learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-3)}
+
+    def evaluate(model: Any, *arguments: Any, **named: Any) -> tuple[list[float], list[int]]:
+        return [model.learning_rate], [1]
+
+    monkeypatch.setattr("stable_baselines3.common.callbacks.evaluate_policy", evaluate)
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
+    study = ("--storage", "trials.log", "--study-name", "study", "--seed", "1", "--pruner", "none", "-params", *SMALL)
+    for _ in range(2):
+        assert train(*TRIALS, "-n", "400", "--n-trials", "2", *study, algo="grpo") == 0
+    values = {trial.number: trial.value for trial in load("trials.log").trials}
+    assert len({*values.values()}) == 4
+    best = sorted(values, key=lambda number: values[number] or 0.0, reverse=True)[:3]
+    found = re.findall(r"Best trials: (\d) \(.*\), (\d) \(.*\), (\d) \(.*\)", " ".join(capsys.readouterr().out.split()))
+    assert [*map(int, found[-1])] == best
 
 
 def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

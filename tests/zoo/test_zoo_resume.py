@@ -61,8 +61,9 @@ def test_a_training_goes_on_to_the_last_bit(vec_env: str, monkeypatch: pytest.Mo
     assert main([*COMMAND, *BEGIN, *copies, "-f", "whole"]) == 0
     killed(monkeypatch, *BEGIN, *copies)
     assert not (RUN / "CartPole-v1.zip").exists()
-    # Neither the seed nor the hyperparameters need to be given again. The newest one, by its name, in the next run
-    killed(monkeypatch, *copies, "-i", str(CHECKPOINTS), at=700)
+    # Neither the seed, the hyperparameters nor the number of episodes need to be given again. The newest one, by its name, in
+    # the next run
+    killed(monkeypatch, *copies, "--eval-episodes", "3", "-i", str(CHECKPOINTS), at=700)
     newest = checkpoints_in(RUN.with_name("CartPole-v1_2") / "checkpoints")[-1]
     assert main([*COMMAND, *copies, "-P", "-i", str(newest)]) == 0
     assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
