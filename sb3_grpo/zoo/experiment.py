@@ -27,10 +27,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.checkpoint.callback_states import callback_states
 from sb3_grpo.checkpoint.folder import is_checkpoint, newest_checkpoint
-from sb3_grpo.common.arguments import STEPS_PER_UPDATE
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, policy_for, say
-from sb3_grpo.groups.collector import MIN_STEPS_PER_COPY
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
@@ -138,7 +136,7 @@ class GroupExperimentManager(ExperimentManager):
         self._study: optuna.Study | None = None
         self._begun, self._n_before, self._n_own = 0.0, 0, 0
         self._pruned_because: str | None = None
-        self._is_continuous = self._normalizes = False
+        self._is_continuous = False
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
             if begun_by != self._algorithm.__name__:
@@ -230,9 +228,8 @@ class GroupExperimentManager(ExperimentManager):
     def _preprocess_action_noise(
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
     ) -> dict[str, Any]:
-        # The first place where the spaces are known. Continuous actions: as the algorithms have it by default
+        # The first place where the spaces are known
         self._is_continuous = isinstance(env.action_space, gym.spaces.Box)
-        self._normalizes = self._is_continuous and not self.normalize and self.n_envs <= STEPS_PER_UPDATE // MIN_STEPS_PER_COPY
         policy = str(hyperparams.get("policy"))
         if policy.startswith("Mlp") and "policy" not in (self.custom_hyperparams or {}) and self._entry_name() == "default":
             kind = policy_for(env.observation_space).removesuffix("Policy")
@@ -321,7 +318,7 @@ class GroupExperimentManager(ExperimentManager):
         return drawing.create_envs(1, eval_env=True, no_log=True)
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
-        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs, self._normalizes)
+        defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs)
         if sampler_method != "tpe" or not defaults:
             return super()._create_sampler(sampler_method)
         return DefaultsFirst(defaults, n_startup_trials=self.n_startup_trials, seed=self.seed, multivariate=True)

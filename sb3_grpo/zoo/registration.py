@@ -15,7 +15,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.zoo.evaluation import MaskedEvalCallback, MaskedTrialEvalCallback
 from sb3_grpo.zoo.experiment import GroupExperimentManager
-from sb3_grpo.zoo.search_space import convert_params, sample_dapo_params, sample_grpo_params
+from sb3_grpo.zoo.search_space import convert_params, sample_params
 
 # SB3-Contrib's environments with action masks, which it does not register
 _MASKED_ENVS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ def register() -> None:
     """
     rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO, "ppo_mask": MaskablePPO})
     samplers, converters = rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER, rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER
-    samplers.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params, "ppo_mask": samplers["ppo"]})  # type: ignore[dict-item]
+    samplers.update({"grpo": sample_params, "dapo": sample_params, "ppo_mask": samplers["ppo"]})  # type: ignore[dict-item]
     converters.update({"grpo": convert_params, "dapo": convert_params, "ppo_mask": converters["ppo"]})
     for name, kwargs in _MASKED_ENVS.items():
         if f"{name}-v0" not in gym.registry:

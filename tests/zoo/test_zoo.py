@@ -135,9 +135,9 @@ def test_benchmark_knows_the_algorithms_in_its_processes(trained: Path, capfd: p
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
-@pytest.mark.parametrize(("unit", "normalized"), [("default", True), ("n_steps", False), ("n_groups", False)])
-def test_trial_becomes_a_configuration(algo: str, unit: str, normalized: bool) -> None:
-    fixed = {"normalize_observations": normalized, **({} if unit == "n_groups" else {"unit": unit})}
+@pytest.mark.parametrize("unit", ["default", "n_steps", "n_groups"])
+def test_trial_becomes_a_configuration(algo: str, unit: str) -> None:
+    fixed = {} if unit == "n_groups" else {"unit": unit}
     sampler = optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler(seed=0))
     trial = optuna.create_study(sampler=sampler).ask()
     trial.set_user_attr("whole_groups", unit == "n_groups")
@@ -147,15 +147,14 @@ def test_trial_becomes_a_configuration(algo: str, unit: str, normalized: bool) -
     sampled_rate = sampled.pop("learning_rate")
     assert sampled == converted
     assert (sampled_rate(1.0) if callable(sampled_rate) else sampled_rate) == float(str(rate).removeprefix("lin_"))
-    assert converted["clip_range_high"] >= converted["clip_range"]
-    policy_kwargs = converted["policy_kwargs"]
-    assert policy_kwargs["normalize_observations"] is normalized
     assert converted["advantage"] == "gae" and "gae_lambda" in trial.user_attrs
     # Whatever the entry says
     whole = {"loss_average": "episode", "overlong_filter": True}
-    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole
+    entry = {"batch_size": 128} | ({"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole)
     model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
     assert (model.n_steps is None, model.n_groups is None) == ((True, False) if unit == "n_groups" else (False, True))
+    # What is not searched
+    assert model.batch_size == 128
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
@@ -212,22 +211,20 @@ def test_a_study_begins_with_the_defaults_and_says_the_time_left(algo: str, caps
     usual = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **({"n_steps": 128} if algo == "ppo" else {}))
     for name in ("learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "max_grad_norm"):
         assert getattr(found, name) == pytest.approx(getattr(usual, name)), name
-    assert str(found.policy) == str(usual.policy) and found.ent_coef == pytest.approx(0.0, abs=1e-7)
+    assert str(found.policy) == str(usual.policy) and found.ent_coef == pytest.approx(0.0, abs=2e-6)
     if algo != "ppo":
-        known = ("group_size", "n_groups", "advantage", "advantage_scale", "policy_loss", "loss_average", "overlong_filter")
+        known = ("group_size", "n_groups", "advantage", "loss_average", "overlong_filter")
         assert [getattr(found, name) for name in known] == [getattr(usual, name) for name in known]
-        assert found.clip_range_high(1.0) == pytest.approx((usual.clip_range_high or usual.clip_range)(1.0))
 
 
 def test_with_masks_ppo_has_the_same_first_trial() -> None:
-    assert first_trial("ppo_mask", "MlpPolicy", 16, False) == first_trial("ppo", "MlpPolicy", 16, False) != {}
+    assert first_trial("ppo_mask", "MlpPolicy", 16) == first_trial("ppo", "MlpPolicy", 16) != {}
 
 
 def test_what_a_study_of_continuous_actions_has_in_addition() -> None:
     study = ("--storage", "trials.log", "--study-name", "study", "-params", "n_envs:4")
     assert main(["train", "--algo", "grpo", "--env", "Pendulum-v1", *TRIALS, "-n", "2100", "--n-trials", "2", *study]) == 0
     first, second = (trial.params for trial in load("trials.log").trials)
-    assert first["normalize_observations"] is True
     # Searched only for continuous actions
     assert first["log_std_init"] == 0.0 > second["log_std_init"]
     assert HYPERPARAMS_CONVERTER["grpo"](second)["policy_kwargs"]["log_std_init"] == second["log_std_init"]
