@@ -3,8 +3,7 @@ What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--t
 
 For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
 pruning. Then the best trial and the defaults are trained on seeds that the study has not seen, with as many steps, and
-evaluated in 100 episodes. PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it; GRPO and DAPO may choose to
-normalise.
+evaluated in 100 episodes. PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it.
 
 Studies are journals in ``--folder``; one that was interrupted goes on. ``benchmarks/results/tuning`` has their trials
 (``TASK-ALGO.csv``) and the trainings (``checks.jsonl``).

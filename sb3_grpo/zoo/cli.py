@@ -86,8 +86,11 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
         raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
     if command == "train" and {"-h", "--help"} & {*rest}:
-        say("Also: --set NAME=VALUE sets a hyperparameter (sb3-grpo train -h lists those of grpo and dapo), and --preset NAME")
-        say("takes the hyperparameters of a paper. Both replace what --conf-file has.\n")
+        # The RL Zoo's parser, which prints the rest, does not know them
+        say(
+            "--set NAME=VALUE sets a hyperparameter (sb3-grpo train -h lists those of grpo and dapo), --preset NAME takes "
+            "those of a paper. In addition:\n"
+        )
     for package in options.gym_packages:
         try:
             importlib.import_module(package)

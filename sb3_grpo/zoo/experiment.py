@@ -3,7 +3,6 @@
 import copy
 import functools
 import logging
-import math
 import shlex
 import shutil
 import time
@@ -38,7 +37,7 @@ from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
 
 # Options that give hyperparameters: not with a run that goes on
 _HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
-# Of a study: for what it was begun
+# Of a study: what its scores are about
 _BELONGS_TO = "belongs_to"
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
@@ -62,9 +61,9 @@ class StopAtBudget(BaseCallback):
     def _on_training_end(self) -> None:
         # Another callback may have stopped training earlier
         if not self.model._n_updates and self.num_timesteps >= self.n_timesteps:
+            dead = " (or all groups were dead)" if isinstance(self.model, OnGroupAlgorithm) else ""
             raise ValueError(
-                f"no update within {self.n_timesteps} steps: an update takes more (all copies together), or all groups were "
-                "dead. Give the trials more steps (-n), or choose a smaller n_envs, n_steps, group_size or n_groups"
+                f"no update within {self.n_timesteps} steps{dead}: give the trials more (-n), or fewer copies (n_envs)"
             )
 
 
@@ -90,8 +89,9 @@ class DefaultsFirst(optuna.samplers.TPESampler):
         super().before_trial(study, trial)
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        """See Optuna. Without earlier trials, all parameters are drawn here."""
-        if trial.number == 0 and param_name in self.defaults:
+        """See Optuna. Without earlier trials, or if these were interrupted, all parameters are drawn here."""
+        earlier = study.get_trials(deepcopy=False)[: trial.number]
+        if param_name in self.defaults and all(each.state is TrialState.FAIL for each in earlier):
             return self.defaults[param_name]
         return super().sample_independent(study, trial, param_name, param_distribution)
 
@@ -133,9 +133,9 @@ class GroupExperimentManager(ExperimentManager):
         self._resumed = newest_checkpoint(self.trained_agent) if is_checkpoint(Path(self.trained_agent)) else None
         self._entry: dict[str, Any] = {}
         # Of a search: when this process began, trials that had ended before, its own, and why the last one was pruned
-        self._study: optuna.Study | None = None
         self._begun, self._n_before, self._n_own = 0.0, 0, 0
         self._pruned_because: str | None = None
+        self._study: optuna.Study | None = None
         self._is_continuous = False
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
@@ -319,7 +319,7 @@ class GroupExperimentManager(ExperimentManager):
 
     def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
         defaults = first_trial(self.algo, str(self._hyperparams.get("policy")), self.n_envs)
-        if sampler_method != "tpe" or not defaults:
+        if sampler_method != "tpe":
             return super()._create_sampler(sampler_method)
         return DefaultsFirst(defaults, n_startup_trials=self.n_startup_trials, seed=self.seed, multivariate=True)
 
@@ -329,9 +329,10 @@ class GroupExperimentManager(ExperimentManager):
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        if self._study is None:
-            self._study, self._begun, self._n_before = trial.study, time.monotonic(), _n_ended(trial.study)
-            self._study.set_user_attr(_BELONGS_TO, self._searched)
+        if not self._begun:
+            self._study, self._n_before, self._begun = trial.study, _n_ended(trial.study), time.monotonic()
+            if _BELONGS_TO not in trial.study.user_attrs:
+                trial.study.set_user_attr(_BELONGS_TO, self._searched)
         self._say_time_left(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
@@ -371,27 +372,31 @@ class GroupExperimentManager(ExperimentManager):
         minutes = (time.monotonic() - self._begun) / 60 / lately * max(0, wanted - done)
         say(f"{done} of {wanted} trials, about {minutes:.0f} minutes left")
 
-    def _check_study(self) -> None:
+    def _load_study(self) -> optuna.Study | None:
         """
-        :raises UsageError: if the study was begun for something else: its scores say nothing here
+        :return: the study of ``--storage`` and ``--study-name``, if there is one already
+        :raises UsageError: if it was begun for something else
         """
         storage: Any = self.storage
-        if storage is None or self.study_name is None or (storage.endswith(".log") and not Path(storage).is_file()):
-            return
+        if not (storage and self.study_name) or (storage.endswith(".log") and not Path(storage).is_file()):
+            return None
         if storage.endswith(".log"):
             storage = JournalStorage(JournalFileBackend(storage))
         try:
-            begun = optuna.load_study(study_name=self.study_name, storage=storage).user_attrs.get(_BELONGS_TO)
+            study = optuna.load_study(study_name=self.study_name, storage=storage)
         except KeyError:
-            return
+            return None
+        begun = study.user_attrs.get(_BELONGS_TO)
         if begun not in (None, self._searched):
             raise UsageError(
                 f"--study-name {self.study_name}: this is a study of {begun}, not of {self._searched}. Choose another name"
             )
+        return study
 
     @property
     def _searched(self) -> str:
-        return f"{self.algo} on {self.env_name.gym_id}, {self.n_timesteps} steps"
+        kwargs = f" with {self.env_kwargs}" if self.env_kwargs else ""
+        return f"{self.algo} on {self.env_name.gym_id}{kwargs}, {self.n_timesteps} steps"
 
     def hyperparameters_optimization(self) -> None:
         """
@@ -399,7 +404,7 @@ class GroupExperimentManager(ExperimentManager):
 
         :raises UsageError: if no trial was completed, or the study is of something else
         """
-        self._check_study()
+        self._study = self._load_study()
         given = self.specified_callbacks or []
         stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*(given if isinstance(given, list) else [given]), stop]
@@ -407,14 +412,15 @@ class GroupExperimentManager(ExperimentManager):
         try:
             super().hyperparameters_optimization()
         except ValueError as error:
-            if "No trials are completed" not in str(error) or self._pruned_because is None:
+            if self._study is None or _trials(self._study, TrialState.COMPLETE):
                 raise
-            raise UsageError(f"No trial has come to its end. The last one was pruned: {self._pruned_because}") from error
-        if self._study is not None and self.storage is not None:
-            complete = self._study.get_trials(states=(TrialState.COMPLETE,))
-            best = sorted(complete, key=lambda trial: trial.value or -math.inf, reverse=True)[:3]
-            found = ", ".join(f"{trial.number} ({trial.value:.4g})" for trial in best)
-            say(f"Best trials: {found}. Train them, and the defaults (0), with other seeds: --trial-id N --seed S")
+            why = f": the last one was pruned, {self._pruned_because}" if self._pruned_because else ""
+            raise UsageError(f"No trial has come to its end{why}") from error
+        if self._study is not None and self.storage:
+            complete = _trials(self._study, TrialState.COMPLETE)
+            best = sorted(complete, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
+            found = ", ".join(f"{trial.number} ({trial.value:.6g})" for trial in best)
+            say(f"Best trials: {found}. Compare them and the first one on other seeds: --trial-id N --seed S")
 
 
 def _without_interruption(record: logging.LogRecord) -> bool:
@@ -424,9 +430,13 @@ def _without_interruption(record: logging.LogRecord) -> bool:
     return True
 
 
+def _trials(study: optuna.Study, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=states)
+
+
 def _n_ended(study: optuna.Study) -> int:
     # Not those that were interrupted, as in the RL Zoo
-    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
+    return len(_trials(study, TrialState.COMPLETE, TrialState.PRUNED))
 
 
 def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:

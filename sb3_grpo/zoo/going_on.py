@@ -37,15 +37,18 @@ def entry_of(checkpoint: Checkpoint, env_name: str) -> tuple[dict[str, Any], dic
     :return: the hyperparameters and the options that the RL Zoo saved for the run
     :raises UsageError: if there are none
     """
-    path = run_of(checkpoint) / env_name / "config.yml"
-    if not path.is_file():
-        raise UsageError(
-            f"-i {checkpoint.path}: there is no {path}. The environment is not that of the run, or train did not begin it: "
-            f"then go on with {checkpoint.manifest['algorithm']}.resume(...) in a script"
-        )
-    # Unsafe, as in the RL Zoo: checkpoints are pickled anyway
-    entry, options = (yaml.load(each.read_text(), Loader=yaml.UnsafeLoader) for each in (path, path.with_name("args.yml")))
-    return dict(entry), options
+    found = []
+    for name in "config.yml", "args.yml":
+        path = run_of(checkpoint) / env_name / name
+        if not path.is_file():
+            raise UsageError(
+                f"-i {checkpoint.path}: there is no {path}. The environment is not that of the run, or train did not begin "
+                f"it: then go on with {checkpoint.manifest['algorithm']}.resume(...) in a script"
+            )
+        # Unsafe, as in the RL Zoo: checkpoints are pickled anyway
+        found.append(dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)))
+    entry, options = found
+    return entry, options
 
 
 def run_of(checkpoint: Checkpoint) -> Path:

@@ -77,7 +77,7 @@ def needs_whole_groups(entry: dict[str, Any]) -> bool:
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
-    Sample the hyperparameters that both algorithms share.
+    Sample the hyperparameters of a trial.
 
     :param trial: the trial; its user attribute ``policy`` is the name of the policy, ``is_continuous`` whether actions are
         continuous, ``whole_groups`` whether the entry needs updates of whole groups, ``steps_per_copy`` the budget
@@ -117,7 +117,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
 
 def _suggest_pretrained(trial: optuna.Trial) -> dict[str, Any]:
     """
-    Sample the hyperparameters of a pretrained language model. The others (no discount, outcome advantages) are its defaults.
+    Sample the hyperparameters of a pretrained language model. The others come from the entry.
 
     :param trial: the trial
     :return: the sampled parameters, as Optuna stores them

@@ -239,11 +239,17 @@ def test_no_trial_takes_more_steps_for_an_update_than_there_are() -> None:
         assert sampled["n_steps"] is None or 4 * sampled["n_steps"] <= 1250
 
 
-def test_a_study_in_which_nothing_fits_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("study", [(), ("--storage", "sqlite:///trials.db", "--study-name", "study")])
+def test_a_study_in_which_nothing_fits_says_so(
+    study: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", lambda *_: {"group_size": 16, "n_groups": 16})
-    assert train(*TRIALS, "-n", "400", "--n-trials", "2", "-params", "n_envs:4") == 2
-    error = " ".join(capsys.readouterr().err.split())
-    assert "No trial has come to its end. The last one was pruned: ValueError: no update within 400 steps" in error
+    # In a study, without trials of its own, too
+    for n_trials in ("2", "0") if study else ("2",):
+        assert train(*TRIALS, "-n", "400", "--n-trials", n_trials, *study, "-params", "n_envs:4") == USAGE_ERROR
+        error = " ".join(capsys.readouterr().err.split())
+        assert "No trial has come to its end" in error
+        assert ("pruned, ValueError: no update within 400 steps (or all groups were dead)" in error) is (n_trials == "2")
 
 
 def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,14 +264,14 @@ def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> N
     too_large, dead, updated = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
     for each in too_large, dead:
-        assert "no update within 400 steps: an update takes more" in each.user_attrs["pruned_because"]
+        assert "no update within 400 steps (or all groups were dead): give" in each.user_attrs["pruned_because"]
     assert "pruned_because" not in updated.user_attrs
 
 
 def test_a_trial_of_ppo_without_an_update_is_pruned_too(capsys: pytest.CaptureFixture[str]) -> None:
     # Its defaults: 128 steps of 16 copies
     assert train(*TRIALS, "-n", "2000", "--n-trials", "1", "-params", "n_envs:16", algo="ppo") == 2
-    assert "pruned: ValueError: no update within 2000 steps" in " ".join(capsys.readouterr().err.split())
+    assert "pruned, ValueError: no update within 2000 steps: give" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_study_of_something_else_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,21 +290,33 @@ def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
-        return {"learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-3)}
+        return {"learning_rate": trial.suggest_float("learning_rate", 1e-5, 2e-3)}
 
     def evaluate(model: Any, *arguments: Any, **named: Any) -> tuple[list[float], list[int]]:
-        return [model.learning_rate], [1]
+        # 0 with the defaults
+        return [-abs(model.learning_rate - 1e-3)], [1]
 
     monkeypatch.setattr("stable_baselines3.common.callbacks.evaluate_policy", evaluate)
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
     study = ("--storage", "trials.log", "--study-name", "study", "--seed", "1", "--pruner", "none", "-params", *SMALL)
-    for _ in range(2):
-        assert train(*TRIALS, "-n", "400", "--n-trials", "2", *study, algo="grpo") == 0
+    # Drawn at random
+    options = (*TRIALS, "--n-startup-trials", "10", "-n", "400", *study)
+    for n_trials in "3", "3", "0":
+        assert train(*options, "--n-trials", n_trials, algo="grpo") == 0
     values = {trial.number: trial.value for trial in load("trials.log").trials}
-    assert len({*values.values()}) == 4
-    best = sorted(values, key=lambda number: values[number] or 0.0, reverse=True)[:3]
-    found = re.findall(r"Best trials: (\d) \(.*\), (\d) \(.*\), (\d) \(.*\)", " ".join(capsys.readouterr().out.split()))
-    assert [*map(int, found[-1])] == best
+    assert len({*values.values()}) == 6 and values[0] == 0.0
+    best = sorted(values, key=lambda number: -values[number])[:3]  # type: ignore[operator]
+    found = re.findall(r"Best trials: (\d) \(.*?\), (\d) \(.*?\), (\d) \(", " ".join(capsys.readouterr().out.split()))
+    assert len(found) == 3 and [*map(int, found[-1])] == best
+
+
+def test_the_defaults_come_first_also_after_an_interruption() -> None:
+    study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
+    begun = optuna.create_study(storage=study[1], study_name=study[3], direction="maximize")
+    begun.tell(begun.ask(), state=TrialState.FAIL)
+    assert train(*TRIALS, "-n", "4200", "--n-trials", "2", *study, "-params", "n_envs:4", algo="grpo") == 0
+    _, second, third = optuna.load_study(study_name="study", storage=study[1]).trials
+    assert second.params["learning_rate"] == 1e-3 != third.params["learning_rate"]
 
 
 def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
