@@ -6,7 +6,7 @@ pruning. Then the best trial and the defaults are trained on seeds that the stud
 evaluated in 100 episodes. PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it.
 
 Studies are journals in ``--folder``; one that was interrupted goes on. ``benchmarks/results/tuning`` has their trials
-(``TASK-ALGO.csv``) and the trainings (``checks.jsonl``).
+(``TASK-ALGO.csv``) and the trainings (``checks.jsonl``), ``former`` those of the search space before.
 """
 
 import argparse
@@ -36,10 +36,9 @@ from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import compare, iqm
 
 RESULTS = common.RESULTS / "tuning"
-CHECKS = RESULTS / "checks.jsonl"
+CHECKS = "checks.jsonl"
 ALGOS = ("grpo", "dapo", "ppo")
 N_TRIALS, N_COPIES, N_EPISODES = 40, 16, 100
-N_SHOWN = 12
 SEARCH_SEED, SEEDS = 100, range(200, 205)
 # Four evaluations of 20 episodes in each trial
 SEARCH = ("--n-evaluations", 4, "--eval-episodes", 20, "--n-eval-envs", 10, "--no-optim-plots")
@@ -172,26 +171,25 @@ def importances(study: optuna.Study, n_shuffles: int = 200) -> pd.DataFrame:
     return pd.DataFrame(found).rename_axis("parameter").sort_values("importance", ascending=False)
 
 
-def trials(task: str, algo: str) -> pd.DataFrame | None:
+def trials(task: str, algo: str, results: Path = RESULTS) -> pd.DataFrame | None:
     """
     :param task: One of ``TASKS``
     :param algo: One of ``ALGOS``
+    :param results: Folder with the table
     :return: The trials of the study, if it has ended
     """
-    path = RESULTS / f"{study_name(task, algo)}.csv"
+    path = results / f"{study_name(task, algo)}.csv"
     return pd.read_csv(path) if path.exists() else None
 
 
-def best(task: str, algo: str) -> int:
+def best(study: pd.DataFrame | None, n: int = 1) -> pd.DataFrame:
     """
-    :param task: One of ``TASKS``
-    :param algo: One of ``ALGOS``
-    :return: Number of the best trial
+    :param study: The trials of a study
+    :param n: How many
+    :return: The best trials, the best first
     """
-    table = trials(task, algo)
-    assert table is not None
-    complete = table[table.state == "COMPLETE"]
-    return int(complete.number[complete.value.idxmax()])
+    assert study is not None
+    return study[study.state == "COMPLETE"].nlargest(n, "value")
 
 
 def check(task: str, algo: str, trial: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -210,35 +208,35 @@ def check(task: str, algo: str, trial: int, seed: int, folder: Path) -> dict[str
     return {"mean_return": final_return(logs)}
 
 
-def returns(task: str, algo: str, trial: int) -> list[float]:
+def table(space: str = "") -> str:
     """
-    :param task: One of ``TASKS``
-    :param algo: One of ``ALGOS``
-    :param trial: A trial of its study
-    :return: Mean returns of the seeds
-    """
-    wanted = {"task": task, "algo": algo, "trial": trial}
-    return [row["mean_return"] for row in common.rows(CHECKS) if wanted.items() <= row.items()]
-
-
-def table() -> str:
-    """
+    :param space: Name of a former search space
     :return: What each study has found, as a table in Markdown
     """
-    lines = []
+    lines, results = [], RESULTS / space
     for task, algo in product(TASKS, ALGOS):
-        study = trials(task, algo)
+        study = trials(task, algo, results)
         if study is None:
             continue
-        number = best(task, algo)
-        before, after = returns(task, algo, 0), returns(task, algo, number)
+        number = int(best(study).number.iloc[0])
+        trained = [row for row in common.rows(results / CHECKS) if (row["task"], row["algo"]) == (task, algo)]
+        before, after = ([row["mean_return"] for row in trained if row["trial"] == trial] for trial in (0, number))
         ends = [f"{iqm(np.array(each)):.0f}" if len(each) == len(SEEDS) else "" for each in (before, after)]
         above = "the defaults" if number == 0 else ""
         if all(ends) and number > 0:
             above = interval_text(compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement)
         n_pruned, minutes = (study.state == "PRUNED").sum(), study.duration.sum() / 60
-        lines.append([f"{task}, {algo.upper()}", f"{n_pruned} of {len(study)}", f"{minutes:.0f}", *ends, above])
-    columns = ["study", "pruned", "minutes", "defaults", "best trial", "best trial ends above the defaults"]
+        searched = [f"{n_pruned} of {len(study)}", f"{minutes:.0f}", f"{best(study, 5).value.mean():.0f}"]
+        lines.append([f"{task}, {algo.upper()}", *searched, *ends, above])
+    columns = [
+        "study",
+        "pruned",
+        "minutes",
+        "five best trials",
+        "defaults",
+        "best trial",
+        "best trial ends above the defaults",
+    ]
     return markdown(columns, lines)
 
 
@@ -253,8 +251,7 @@ def importance() -> str:
             each = pd.read_csv(path, index_col="parameter")
             found[task, algo] = each.importance / each.chance
     studies = pd.DataFrame(found).rename(index=lambda name: name.removesuffix("_pow").removeprefix("one_minus_"))
-    studies = studies.rename(index={"clip_range_higher_by": "clip_range_high"})
-    studies = studies.loc[studies.max(axis=1).sort_values().index[-N_SHOWN:]]
+    studies = studies.loc[studies.max(axis=1).sort_values().index]
     places = np.arange(len(studies))
     with figure_of("importance", figsize=(3.8, 0.25 * len(studies) + 1.5)) as (figure, axes):
         for marker, task in zip("osD^", TASKS, strict=True):
@@ -296,11 +293,13 @@ def main() -> None:
         missing = [algo for algo in args.algos if trials(task, algo) is None]
         with ThreadPoolExecutor(args.processes) as pool:
             list(pool.map(lambda algo, task=task: search(task, algo, args.folder), missing))
-        numbers = [(algo, number) for algo in args.algos for number in sorted({0, best(task, algo)})]
+        numbers = [
+            (algo, number) for algo in args.algos for number in sorted({0, int(best(trials(task, algo)).number.iloc[0])})
+        ]
         jobs: list[Job] = [
             {"task": task, "algo": algo, "trial": number, "seed": seed} for seed in SEEDS for algo, number in numbers
         ]
-        run_missing(CHECKS, jobs, lambda job: check(**job, folder=args.folder.resolve()), args.processes)
+        run_missing(RESULTS / CHECKS, jobs, lambda job: check(**job, folder=args.folder.resolve()), args.processes)
 
 
 if __name__ == "__main__":
