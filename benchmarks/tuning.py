@@ -2,8 +2,11 @@
 What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--tasks``, ``--algos``).
 
 For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
-pruning. Then the best trial and the defaults are trained on seeds that the study has not seen, with as many steps, and
-evaluated in 100 episodes. PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it.
+pruning. Then what a careful user would do: the three best trials and the defaults are trained on three other seeds, and the
+one with the highest mean is chosen. The best trial, the chosen one and the defaults are trained on seeds that nothing has
+seen, with as many steps, and evaluated in 100 episodes.
+
+PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it.
 
 Studies are journals in ``--folder``; one that was interrupted goes on. ``benchmarks/results/tuning`` has their trials
 (``TASK-ALGO.csv``) and the trainings (``checks.jsonl``), ``former`` those of the search space before.
@@ -14,7 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -39,7 +42,7 @@ RESULTS = common.RESULTS / "tuning"
 CHECKS = "checks.jsonl"
 ALGOS = ("grpo", "dapo", "ppo")
 N_TRIALS, N_COPIES, N_EPISODES = 40, 16, 100
-SEARCH_SEED, SEEDS = 100, range(200, 205)
+SEARCH_SEED, CHOICE_SEEDS, SEEDS = 100, range(210, 213), range(200, 205)
 # Four evaluations of 20 episodes in each trial
 SEARCH = ("--n-evaluations", 4, "--eval-episodes", 20, "--n-eval-envs", 10, "--no-optim-plots")
 
@@ -208,6 +211,56 @@ def check(task: str, algo: str, trial: int, seed: int, folder: Path) -> dict[str
     return {"mean_return": final_return(logs)}
 
 
+def finalists(task: str, algo: str) -> list[int]:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: The three best trials of the study, and the first, which has the defaults
+    """
+    return sorted({0, *map(int, best(trials(task, algo), 3).number)})
+
+
+def compared(task: str, algo: str) -> list[int]:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :return: The trials that are compared at the end: the first, the best, and the chosen one
+    """
+    choice = chosen(checks_of(task, algo))
+    assert choice is not None
+    return sorted({0, int(best(trials(task, algo)).number.iloc[0]), choice})
+
+
+def returns(checks: pd.DataFrame, trial: int, seeds: Sequence[int]) -> np.ndarray:
+    """
+    :param checks: Trainings of a study's trials
+    :param trial: A trial
+    :param seeds: Seeds
+    :return: Mean returns of the trial with these seeds
+    """
+    return checks[(checks.trial == trial) & checks.seed.isin(seeds)].mean_return.to_numpy()
+
+
+def chosen(checks: pd.DataFrame) -> int | None:
+    """
+    :param checks: Trainings of a study's trials
+    :return: The trial with the highest mean on the seeds of the choice, if there are any
+    """
+    trained = checks[checks.seed.isin(CHOICE_SEEDS)]
+    return None if trained.empty else int(trained.groupby("trial").mean_return.mean().idxmax())
+
+
+def checks_of(task: str, algo: str, results: Path = RESULTS) -> pd.DataFrame:
+    """
+    :param task: One of ``TASKS``
+    :param algo: One of ``ALGOS``
+    :param results: Folder with the results
+    :return: Trainings of the study's trials
+    """
+    found = pd.DataFrame(common.rows(results / CHECKS), columns=["task", "algo", "trial", "seed", "mean_return"])
+    return found[(found.task == task) & (found.algo == algo)]
+
+
 def table(space: str = "") -> str:
     """
     :param space: Name of a former search space
@@ -218,25 +271,19 @@ def table(space: str = "") -> str:
         study = trials(task, algo, results)
         if study is None:
             continue
-        number = int(best(study).number.iloc[0])
-        trained = [row for row in common.rows(results / CHECKS) if (row["task"], row["algo"]) == (task, algo)]
-        before, after = ([row["mean_return"] for row in trained if row["trial"] == trial] for trial in (0, number))
-        ends = [f"{iqm(np.array(each)):.0f}" if len(each) == len(SEEDS) else "" for each in (before, after)]
-        above = "the defaults" if number == 0 else ""
-        if all(ends) and number > 0:
-            above = interval_text(compare("best", "defaults", [np.array(after)], [np.array(before)]).improvement)
-        n_pruned, minutes = (study.state == "PRUNED").sum(), study.duration.sum() / 60
-        searched = [f"{n_pruned} of {len(study)}", f"{minutes:.0f}", f"{best(study, 5).value.mean():.0f}"]
-        lines.append([f"{task}, {algo.upper()}", *searched, *ends, above])
-    columns = [
-        "study",
-        "pruned",
-        "minutes",
-        "five best trials",
-        "defaults",
-        "best trial",
-        "best trial ends above the defaults",
-    ]
+        checks, number = checks_of(task, algo, results), int(best(study).number.iloc[0])
+        before = returns(checks, 0, SEEDS)
+        ends = [f"{iqm(before):.0f}" if len(before) else ""]
+        for trial in (number, chosen(checks)):
+            after = before if trial is None else returns(checks, trial, SEEDS)
+            if trial in (0, None) or not len(before) == len(after) == len(SEEDS):
+                ends.append("the defaults" if trial == 0 else "")
+                continue
+            above = compare("trial", "defaults", [after], [before]).improvement
+            ends.append(f"{iqm(after):.0f}, {interval_text(above)}")
+        searched = [f"{study.duration.sum() / 60:.0f}", f"{best(study, 5).value.mean():.0f}"]
+        lines.append([f"{task}, {algo.upper()}", *searched, *ends])
+    columns = ["study", "minutes", "five best trials", "defaults", "best trial", "chosen of three"]
     return markdown(columns, lines)
 
 
@@ -250,7 +297,8 @@ def importance() -> str:
         if path.exists():
             each = pd.read_csv(path, index_col="parameter")
             found[task, algo] = each.importance / each.chance
-    studies = pd.DataFrame(found).rename(index=lambda name: name.removesuffix("_pow").removeprefix("one_minus_"))
+    studies = pd.DataFrame(found).rename(index={"unit": "n_steps or not"})
+    studies = studies.rename(index=lambda name: name.removesuffix("_pow").removeprefix("one_minus_"))
     studies = studies.loc[studies.max(axis=1).sort_values().index]
     places = np.arange(len(studies))
     with figure_of("importance", figsize=(3.8, 0.25 * len(studies) + 1.5)) as (figure, axes):
@@ -293,13 +341,14 @@ def main() -> None:
         missing = [algo for algo in args.algos if trials(task, algo) is None]
         with ThreadPoolExecutor(args.processes) as pool:
             list(pool.map(lambda algo, task=task: search(task, algo, args.folder), missing))
-        numbers = [
-            (algo, number) for algo in args.algos for number in sorted({0, int(best(trials(task, algo)).number.iloc[0])})
-        ]
-        jobs: list[Job] = [
-            {"task": task, "algo": algo, "trial": number, "seed": seed} for seed in SEEDS for algo, number in numbers
-        ]
-        run_missing(RESULTS / CHECKS, jobs, lambda job: check(**job, folder=args.folder.resolve()), args.processes)
+        for wanted, seeds in (finalists, CHOICE_SEEDS), (compared, SEEDS):
+            jobs: list[Job] = [
+                {"task": task, "algo": algo, "trial": trial, "seed": seed}
+                for seed in seeds
+                for algo in args.algos
+                for trial in wanted(task, algo)
+            ]
+            run_missing(RESULTS / CHECKS, jobs, lambda job: check(**job, folder=args.folder.resolve()), args.processes)
 
 
 if __name__ == "__main__":
