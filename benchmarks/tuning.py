@@ -2,7 +2,7 @@
 What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--tasks``, ``--algos``).
 
 For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
-pruning. Then what a careful user would do: the three best trials and the defaults are trained on three other seeds, and the
+pruning. Then what a careful user would do: the defaults and the three best other trials are trained on three other seeds, and the
 one with the highest mean is chosen. The best trial, the chosen one and the defaults are trained on seeds that nothing has
 seen, with as many steps, and evaluated in 100 episodes.
 
@@ -215,9 +215,11 @@ def finalists(task: str, algo: str) -> list[int]:
     """
     :param task: One of ``TASKS``
     :param algo: One of ``ALGOS``
-    :return: The three best trials of the study, and the first, which has the defaults
+    :return: The first trial of the study, which has the defaults, and the three best of the others
     """
-    return sorted({0, *map(int, best(trials(task, algo), 3).number)})
+    study = trials(task, algo)
+    assert study is not None
+    return [0, *sorted(map(int, best(study[study.number > 0], 3).number))]
 
 
 def compared(task: str, algo: str) -> list[int]:
