@@ -2,8 +2,8 @@
 What a search with RL Zoo finds: ``python -m benchmarks.tuning`` (resumes; ``--tasks``, ``--algos``).
 
 For each task and algorithm, the study that a user would start: 40 trials, of which the first has the defaults, and median
-pruning. Then what a careful user would do: the defaults and the three best other trials are trained on three other seeds, and the
-one with the highest mean is chosen. The best trial, the chosen one and the defaults are trained on seeds that nothing has
+pruning. Then what a careful user would do: the defaults and the three best other trials are trained on three other seeds, and
+the one with the highest mean is chosen. The best trial, the chosen one and the defaults are trained on seeds that nothing has
 seen, with as many steps, and evaluated in 100 episodes.
 
 PPO has 16 copies, too, and RL Zoo's ``normalize`` where RL Zoo has it.

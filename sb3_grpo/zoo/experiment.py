@@ -417,8 +417,9 @@ class GroupExperimentManager(ExperimentManager):
             why = f": the last one was pruned, {self._pruned_because}" if self._pruned_because else ""
             raise UsageError(f"No trial has come to its end{why}") from error
         if self._study is not None and self.storage:
-            complete = _trials(self._study, TrialState.COMPLETE)
-            best = sorted(complete, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
+            # The score of one training is mostly luck
+            others = (trial for trial in _trials(self._study, TrialState.COMPLETE) if trial.number > 0)
+            best = sorted(others, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
             found = ", ".join(f"{trial.number} ({trial.value:.6g})" for trial in best)
             say(f"Best trials: {found}. Compare them and the first one on other seeds: --trial-id N --seed S")
 

@@ -293,8 +293,8 @@ def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
         return {"learning_rate": trial.suggest_float("learning_rate", 1e-5, 2e-3)}
 
     def evaluate(model: Any, *arguments: Any, **named: Any) -> tuple[list[float], list[int]]:
-        # 0 with the defaults
-        return [-abs(model.learning_rate - 1e-3)], [1]
+        # Often 0
+        return [min(0.0, 1e-3 - model.learning_rate)], [1]
 
     monkeypatch.setattr("stable_baselines3.common.callbacks.evaluate_policy", evaluate)
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
@@ -303,11 +303,13 @@ def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
     options = (*TRIALS, "--n-startup-trials", "10", "-n", "400", *study)
     for n_trials in "3", "3", "0":
         assert train(*options, "--n-trials", n_trials, algo="grpo") == 0
-    values = {trial.number: trial.value for trial in load("trials.log").trials}
-    assert len({*values.values()}) == 6 and values[0] == 0.0
-    best = sorted(values, key=lambda number: -values[number])[:3]  # type: ignore[operator]
+    trials = load("trials.log").trials
+    assert len({trial.params["learning_rate"] for trial in trials}) == 6
+    values = {trial.number: trial.value for trial in trials}
+    # Beside the defaults
+    best = sorted({*values} - {0}, key=lambda number: -values[number])[:3]  # type: ignore[operator]
     found = re.findall(r"Best trials: (\d) \(.*?\), (\d) \(.*?\), (\d) \(", " ".join(capsys.readouterr().out.split()))
-    assert len(found) == 3 and [*map(int, found[-1])] == best
+    assert len(found) == 2 and [*map(int, found[-1])] == best
 
 
 def test_the_defaults_come_first_also_after_an_interruption() -> None:
