@@ -275,17 +275,17 @@ def table(space: str = "") -> str:
             continue
         checks, number = checks_of(task, algo, results), int(best(study).number.iloc[0])
         before = returns(checks, 0, SEEDS)
-        ends = [f"{iqm(before):.0f}" if len(before) else ""]
+        ends = [f"{iqm(before):.4g}" if len(before) else ""]
         for trial in (number, chosen(checks)):
             after = before if trial is None else returns(checks, trial, SEEDS)
             if trial in (0, None) or not len(before) == len(after) == len(SEEDS):
                 ends.append("the defaults" if trial == 0 else "")
                 continue
             above = compare("trial", "defaults", [after], [before]).improvement
-            ends.append(f"{iqm(after):.0f}, {interval_text(above)}")
-        searched = [f"{study.duration.sum() / 60:.0f}", f"{best(study, 5).value.mean():.0f}"]
+            ends.append(f"{iqm(after):.4g}, {interval_text(above)}")
+        searched = [f"{study.duration.sum() / 60:.0f}", f"{best(study, 5).value.mean():.4g}"]
         lines.append([f"{task}, {algo.upper()}", *searched, *ends])
-    columns = ["study", "minutes", "five best trials", "defaults", "best trial", "chosen of three"]
+    columns = ["study", "minutes", "five best trials", "defaults", "best trial", "chosen"]
     return markdown(columns, lines)
 
 
