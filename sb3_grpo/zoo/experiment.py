@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import logging
 import shlex
 import shutil
 import time
@@ -34,6 +33,7 @@ from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
+from sb3_grpo.zoo.trials import DefaultsFirst, StopAtBudget, n_ended, trials, without_interruption
 
 # Options that give hyperparameters: not with a run that goes on
 _HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
@@ -41,59 +41,6 @@ _HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
 _BELONGS_TO = "belongs_to"
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
-
-
-class StopAtBudget(BaseCallback):
-    """
-    Stop training even in the middle of a rollout, so that a trial with large updates gets no more steps than the others. If
-    all steps are used up without an update, raise an error: the score of the untrained policy would be meaningless.
-
-    :param n_timesteps: number of steps
-    """
-
-    def __init__(self, n_timesteps: int):
-        super().__init__()
-        self.n_timesteps = n_timesteps
-
-    def _on_step(self) -> bool:
-        return self.num_timesteps < self.n_timesteps
-
-    def _on_training_end(self) -> None:
-        # Another callback may have stopped training earlier
-        if not self.model._n_updates and self.num_timesteps >= self.n_timesteps:
-            dead = " (or all groups were dead)" if isinstance(self.model, OnGroupAlgorithm) else ""
-            raise ValueError(
-                f"no update within {self.n_timesteps} steps{dead}: give the trials more (-n), or fewer copies (n_envs)"
-            )
-
-
-class DefaultsFirst(optuna.samplers.TPESampler):
-    """
-    Optuna's default sampler, but the first trial of a study has the defaults: what is found has to be better than these. A
-    search that goes on, or another worker, does not draw the same parameters as the first one did.
-
-    :param defaults: parameters of the first trial
-    :param kwargs: see Optuna
-    """
-
-    def __init__(self, defaults: dict[str, Any], **kwargs: Any):
-        super().__init__(**kwargs)
-        self.defaults = defaults
-        self._has_drawn = False
-
-    def before_trial(self, study: Any, trial: Any) -> None:
-        """See Optuna."""
-        if trial.number > 0 and not self._has_drawn:
-            self.reseed_rng()
-        self._has_drawn = True
-        super().before_trial(study, trial)
-
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        """See Optuna. Without earlier trials, or if these were interrupted, all parameters are drawn here."""
-        earlier = study.get_trials(deepcopy=False)[: trial.number]
-        if param_name in self.defaults and all(each.state is TrialState.FAIL for each in earlier):
-            return self.defaults[param_name]
-        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
 class GroupExperimentManager(ExperimentManager):
@@ -330,7 +277,7 @@ class GroupExperimentManager(ExperimentManager):
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
         if not self._begun:
-            self._study, self._n_before, self._begun = trial.study, _n_ended(trial.study), time.monotonic()
+            self._study, self._n_before, self._begun = trial.study, n_ended(trial.study), time.monotonic()
             if _BELONGS_TO not in trial.study.user_attrs:
                 trial.study.set_user_attr(_BELONGS_TO, self._searched)
         self._say_time_left(trial.study)
@@ -365,7 +312,7 @@ class GroupExperimentManager(ExperimentManager):
             done, wanted, lately = self._n_own, self.n_trials, self._n_own
         else:
             # Those of all workers
-            done, wanted = _n_ended(study), self.max_total_trials
+            done, wanted = n_ended(study), self.max_total_trials
             lately = done - self._n_before
         if lately == 0:
             return
@@ -406,38 +353,22 @@ class GroupExperimentManager(ExperimentManager):
         """
         self._study = self._load_study()
         given = self.specified_callbacks or []
-        stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
+        stop = {f"{StopAtBudget.__module__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*(given if isinstance(given, list) else [given]), stop]
-        optuna.logging.get_logger("optuna.study._optimize").addFilter(_without_interruption)
+        optuna.logging.get_logger("optuna.study._optimize").addFilter(without_interruption)
         try:
             super().hyperparameters_optimization()
         except ValueError as error:
-            if self._study is None or _trials(self._study, TrialState.COMPLETE):
+            if self._study is None or trials(self._study, TrialState.COMPLETE):
                 raise
             why = f": the last one was pruned, {self._pruned_because}" if self._pruned_because else ""
             raise UsageError(f"No trial has come to its end{why}") from error
         if self._study is not None and self.storage:
             # The score of one training is mostly luck
-            others = (trial for trial in _trials(self._study, TrialState.COMPLETE) if trial.number > 0)
+            others = (trial for trial in trials(self._study, TrialState.COMPLETE) if trial.number > 0)
             best = sorted(others, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
             found = ", ".join(f"{trial.number} ({trial.value:.6g})" for trial in best)
             say(f"Best trials: {found}. Compare them and the first one on other seeds: --trial-id N --seed S")
-
-
-def _without_interruption(record: logging.LogRecord) -> bool:
-    """Optuna logs a trial that was interrupted by Ctrl-C with its traceback, as if it had a defect."""
-    if record.exc_info and record.exc_info[0] is KeyboardInterrupt:
-        record.exc_info = None
-    return True
-
-
-def _trials(study: optuna.Study, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-    return study.get_trials(deepcopy=False, states=states)
-
-
-def _n_ended(study: optuna.Study) -> int:
-    # Not those that were interrupted, as in the RL Zoo
-    return len(_trials(study, TrialState.COMPLETE, TrialState.PRUNED))
 
 
 def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:

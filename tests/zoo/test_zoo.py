@@ -306,7 +306,7 @@ def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
     trials = load("trials.log").trials
     assert len({trial.params["learning_rate"] for trial in trials}) == 6
     values = {trial.number: trial.value for trial in trials}
-    # Beside the defaults
+    # Without the defaults
     best = sorted({*values} - {0}, key=lambda number: -values[number])[:3]  # type: ignore[operator]
     found = re.findall(r"Best trials: (\d) \(.*?\), (\d) \(.*?\), (\d) \(", " ".join(capsys.readouterr().out.split()))
     assert len(found) == 2 and [*map(int, found[-1])] == best
