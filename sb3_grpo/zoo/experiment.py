@@ -363,10 +363,12 @@ class GroupExperimentManager(ExperimentManager):
                 raise
             why = f": the last one was pruned, {self._pruned_because}" if self._pruned_because else ""
             raise UsageError(f"No trial has come to its end{why}") from error
-        if self._study is not None and self.storage:
-            # The score of one training is mostly luck
-            others = (trial for trial in trials(self._study, TrialState.COMPLETE) if trial.number > 0)
-            best = sorted(others, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
+        if self._study is None or not self.storage:
+            return
+        # The score of one training is largely luck
+        others = (trial for trial in trials(self._study, TrialState.COMPLETE) if trial.number > 0)
+        best = sorted(others, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
+        if best:
             found = ", ".join(f"{trial.number} ({trial.value:.6g})" for trial in best)
             say(f"Best trials: {found}. Compare them and the first one on other seeds: --trial-id N --seed S")
 

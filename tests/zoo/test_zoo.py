@@ -301,7 +301,9 @@ def test_a_search_names_its_best_trials_and_draws_others_when_it_goes_on(
     study = ("--storage", "trials.log", "--study-name", "study", "--seed", "1", "--pruner", "none", "-params", *SMALL)
     # Drawn at random
     options = (*TRIALS, "--n-startup-trials", "10", "-n", "400", *study)
-    for n_trials in "3", "3", "0":
+    assert train(*options, "--n-trials", "1", algo="grpo") == 0
+    assert "Best trials" not in capsys.readouterr().out
+    for n_trials in "2", "3", "0":
         assert train(*options, "--n-trials", n_trials, algo="grpo") == 0
     trials = load("trials.log").trials
     assert len({trial.params["learning_rate"] for trial in trials}) == 6
