@@ -7,7 +7,7 @@ from sb3_grpo.cli.runs import MODEL, read_config
 from sb3_grpo.console import ALGORITHMS, OK, UsageError, find_env, say
 
 
-def add_hub(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """
@@ -52,9 +52,11 @@ def _push(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> int:
     from sb3_grpo.hub import load_from_hub
 
-    if args.output.exists():
-        raise UsageError(f"There is already a file {args.output}: choose another --output")
+    # The name that saving would give it
+    output = args.output if args.output.suffix else args.output.with_suffix(".zip")
+    if output.exists():
+        raise UsageError(f"There is already a file {output}: choose another --output")
     model = load_from_hub(args.repo)
-    model.save(args.output, format="safe")
-    say(f'Saved: {args.output}. To use it: {type(model).__name__}.load("{args.output}")')
+    model.save(output, format="safe")
+    say(f'Saved: {output}. To use it: {type(model).__name__}.load("{output}")')
     return OK

@@ -142,7 +142,7 @@ def make_group_env(
         # Given an id, make_vec_env sets render_mode="rgb_array": LunarLander then simulates its exhaust fumes
         # and is 3 to 6 times slower
         env_id = functools.partial(gym.make, importable_id(env_id))
-    wrap = functools.partial(_wrap, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs or {})
+    wrap = functools.partial(with_start_queue, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs)
     try:
         env: Any = make_vec_env(
             env_id,
@@ -182,8 +182,17 @@ _REGISTERED_BY = {
 }
 
 
-def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:
-    return StartQueue(env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs))
+def with_start_queue(
+    env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any] | None = None
+) -> gym.Env:
+    """
+    :param env: an environment
+    :param wrapper_class: wrapper class, or function that wraps
+    :param wrapper_kwargs: keyword arguments for ``wrapper_class``
+    :return: the environment with a ``StartQueue`` outside of this wrapper
+    """
+    env = env if wrapper_class is None else wrapper_class(env, **(wrapper_kwargs or {}))
+    return env if isinstance(env, StartQueue) else StartQueue(env)
 
 
 def _not_outermost() -> ValueError:

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import rl_zoo3.utils
@@ -20,6 +21,7 @@ from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env,
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
+from sb3_grpo.zoo.hub import load, push
 
 PROGRAM = "sb3_grpo.zoo"
 # Where errors are about what the user has written, and where they may be a defect nevertheless
@@ -41,15 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="see COMMAND -h")
     options = parser.parse_args(argv)
-    name, arguments = options.command, options.arguments
+    name, arguments, packages = options.command, options.arguments, []
     before = sys.argv
     try:
         if n_ranks() > 1:
             raise UsageError("the RL Zoo runs in one process: with torchrun, use -m sb3_grpo train")
         if name in _WITH_AGENT:
-            arguments = _prepared(name, arguments)
+            arguments, packages = _prepared(name, arguments)
         sys.argv = [f"{PROGRAM} {name}", *arguments]
-        _COMMANDS[name]()
+        with _own_scripts(packages):
+            _COMMANDS[name]()
     except KeyboardInterrupt:
         say(Text("Interrupted", "bold yellow"), stderr=True)
         return INTERRUPTED
@@ -64,18 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _prepared(command: str, arguments: list[str]) -> list[str]:
+def _prepared(command: str, arguments: list[str]) -> tuple[list[str], list[str]]:
     """
     Register the environment.
 
     :param command: name of a command that trains or loads an agent
     :param arguments: its arguments
     :return: the arguments for the RL Zoo, which knows neither ``--env module:Id`` nor folders of checkpoints, and whose
-        other commands do not look where ``train`` writes
+        other commands do not look where ``train`` writes; and what registers environments
     """
-    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {command}", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {command}", add_help=False)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--gym-packages", nargs="+", default=[])
+    parser.add_argument("--gym-packages", nargs="*", default=[])
     if command == "train":
         parser.add_argument("-i", "--trained-agent")
         parser.add_argument("-params", "--hyperparams", nargs="+", default=[])
@@ -96,8 +99,10 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
             importlib.import_module(package)
         except ImportError as error:
             raise UsageError(f"--gym-packages {package}: {error}") from error
+    env = find_env(options.env)
+    packages = [*options.gym_packages, *options.env.split(":")[:-1]]
     # The last one of an option counts
-    rest = [*(["-f", "logs"] if command != "train" else []), *rest, "--env", find_env(options.env).id]
+    rest = ["-f", "logs", *rest, "--env", env.id]
     if command == "train":
         if options.trained_agent:
             rest += ["-i", as_model(options.trained_agent)]
@@ -107,7 +112,7 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
             *map(_as_param, options.set),
         ]
         rest += ["-params", *params] if params else []
-    return rest
+    return rest, packages
 
 
 def _as_param(assignment: str) -> str:
@@ -116,7 +121,8 @@ def _as_param(assignment: str) -> str:
     :return: the same for RL Zoo's ``-params``
     """
     key, value = parse_assignment(assignment)
-    return f"{key}:{value!r}" if isinstance(value, str) else assignment.replace("=", ":", 1)
+    # Its classes, which cannot be written as a value, are read with those of the configuration files
+    return f"{key}:{assignment.partition('=')[2] if key == 'policy_kwargs' else value!r}"
 
 
 def _explanation(error: Exception) -> str | None:
@@ -138,28 +144,34 @@ def _explanation(error: Exception) -> str | None:
     return None
 
 
-def _script(module: str) -> Callable[[], None]:
+@contextmanager
+def _own_scripts(packages: list[str]) -> Iterator[None]:
     """
-    :param module: name of a module of the RL Zoo that is a script
-    :return: function that runs it, with the commands here in place of the RL Zoo's scripts that it starts: in new processes,
-        grpo and dapo would not be registered
+    The RL Zoo starts scripts of its own, in which grpo and dapo would not be registered: start the commands here instead.
+
+    :param packages: what registers environments
     """
 
     def call(command: Any, **kwargs: Any) -> int:
         for start, name in (["python", "enjoy.py"], "enjoy"), (["python", "-m", "rl_zoo3.record_video"], "record_video"):
             if command[: len(start)] == start:
-                command = [sys.executable, "-m", PROGRAM, name, *command[len(start) :]]
+                command = [sys.executable, "-m", PROGRAM, name, *command[len(start) :], "--gym-packages", *packages]
         return zoo_call(command, **kwargs)
 
-    def run() -> None:
-        subprocess.call = call  # type: ignore[assignment]
-        try:
-            runpy.run_module(f"rl_zoo3.{module}", run_name="__main__")
-        finally:
-            subprocess.call = zoo_call
-
     zoo_call = subprocess.call
-    return run
+    subprocess.call = call  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        subprocess.call = zoo_call
+
+
+def _script(module: str) -> Callable[[], None]:
+    """
+    :param module: name of a module of the RL Zoo that is a script
+    :return: function that runs it
+    """
+    return lambda: runpy.run_module(f"rl_zoo3.{module}", run_name="__main__")
 
 
 _WITH_AGENT = ("train", "enjoy", "record_video", "record_training")
@@ -169,6 +181,6 @@ _COMMANDS: dict[str, Callable[[], None]] = {
     "record_video": acting(_script("record_video")),
     "record_training": _script("record_training"),
     "benchmark": _script("benchmark"),
-    "push_to_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").push(),
-    "load_from_hub": lambda: importlib.import_module("sb3_grpo.zoo.hub").load(),
+    "push_to_hub": push,
+    "load_from_hub": load,
 }

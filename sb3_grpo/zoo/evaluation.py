@@ -16,15 +16,12 @@ from sb3_grpo.common.acting import Actor
 class MaskedEvalCallback(EvalCallback):
     """SB3's ``EvalCallback``, in which the model only does what the environment allows."""
 
-    def _on_step(self) -> bool:
-        if self.eval_freq <= 0 or self.n_calls % self.eval_freq != 0:
-            return True
-        model, actor = self.model, Actor(self.model, self.eval_env)
-        self.model = actor  # type: ignore[assignment]
-        try:
-            return super()._on_step()
-        finally:
-            self.model = model
+    def init_callback(self, model: Any) -> None:
+        """
+        :param model: the model
+        """
+        actor: Any = Actor(model, self.eval_env)
+        super().init_callback(actor)
 
 
 class MaskedTrialEvalCallback(MaskedEvalCallback, TrialEvalCallback):

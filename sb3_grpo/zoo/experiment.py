@@ -5,12 +5,10 @@ import functools
 import shlex
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import optuna
 import yaml
 from optuna.storages import JournalStorage
@@ -28,12 +26,12 @@ from sb3_grpo.checkpoint.folder import is_checkpoint, newest_checkpoint
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, policy_for, say
 from sb3_grpo.groups.faults import EnvironmentFault
-from sb3_grpo.starts.start_queue import StartQueue
+from sb3_grpo.starts.group_env import with_start_queue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, entry_of, run_of
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 from sb3_grpo.zoo.search_space import first_trial, needs_whole_groups
-from sb3_grpo.zoo.trials import DefaultsFirst, StopAtBudget, n_ended, trials, without_interruption
+from sb3_grpo.zoo.trials import DefaultsFirst, StopAtBudget, n_ended, without_interruption
 
 # Options that give hyperparameters: not with a run that goes on
 _HYPERPARAMETERS = "--preset, --set, -params, --conf-file and --trial-id"
@@ -83,7 +81,6 @@ class GroupExperimentManager(ExperimentManager):
         self._begun, self._n_before, self._n_own = 0.0, 0, 0
         self._pruned_because: str | None = None
         self._study: optuna.Study | None = None
-        self._is_continuous = False
         if self._resumed is not None:
             begun_by = self._resumed.manifest["algorithm"]
             if begun_by != self._algorithm.__name__:
@@ -169,14 +166,13 @@ class GroupExperimentManager(ExperimentManager):
             # Include those of the configuration file: evaluation must use the same task
             self.eval_env_kwargs = self.env_kwargs
         if issubclass(self._algorithm, OnGroupAlgorithm):
-            env_wrapper = functools.partial(_with_start_queue, env_wrapper=env_wrapper)
+            env_wrapper = functools.partial(with_start_queue, wrapper_class=env_wrapper)
         return hyperparams, env_wrapper, callbacks, vec_env_wrapper
 
     def _preprocess_action_noise(
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
     ) -> dict[str, Any]:
-        # The first place where the spaces are known
-        self._is_continuous = isinstance(env.action_space, gym.spaces.Box)
+        # The first place where the observations are known
         policy = str(hyperparams.get("policy"))
         if policy.startswith("Mlp") and "policy" not in (self.custom_hyperparams or {}) and self._entry_name() == "default":
             kind = policy_for(env.observation_space).removesuffix("Policy")
@@ -283,7 +279,6 @@ class GroupExperimentManager(ExperimentManager):
         self._say_time_left(trial.study)
         # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
-        trial.set_user_attr("is_continuous", self._is_continuous)
         trial.set_user_attr("steps_per_copy", self.n_timesteps // self.n_envs)
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         reason: BaseException | None = None
@@ -359,21 +354,15 @@ class GroupExperimentManager(ExperimentManager):
         try:
             super().hyperparameters_optimization()
         except ValueError as error:
-            if self._study is None or trials(self._study, TrialState.COMPLETE):
+            if self._study is None or self._study.get_trials(states=[TrialState.COMPLETE]):
                 raise
             why = f": the last one was pruned, {self._pruned_because}" if self._pruned_because else ""
             raise UsageError(f"No trial has come to its end{why}") from error
         if self._study is None or not self.storage:
             return
         # The score of one training is largely luck
-        others = (trial for trial in trials(self._study, TrialState.COMPLETE) if trial.number > 0)
+        others = (trial for trial in self._study.get_trials(states=[TrialState.COMPLETE]) if trial.number > 0)
         best = sorted(others, key=lambda trial: trial.value, reverse=True)[:3]  # type: ignore[arg-type, return-value]
         if best:
             found = ", ".join(f"{trial.number} ({trial.value:.6g})" for trial in best)
             say(f"Best trials: {found}. Compare them and the first one on other seeds: --trial-id N --seed S")
-
-
-def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:
-    # Outside the other wrappers. A model can only add it itself if the copies are in its own process
-    env = env if env_wrapper is None else env_wrapper(env)
-    return env if isinstance(env, StartQueue) else StartQueue(env)

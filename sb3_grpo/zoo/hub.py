@@ -17,10 +17,11 @@ from sb3_grpo.zoo.hyperparams import config_path, entry_name
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--algo", choices=ALGORITHMS, required=True, help="algorithm")
-    parser.add_argument("--env", type=EnvironmentName, required=True, help="id of the environment")
+    parser.add_argument("--env", required=True, help="id of the environment")
     parser.add_argument("-f", "--folder", default="logs", help="folder of the logs (default: %(default)s)")
     parser.add_argument("-orga", "--organization", required=True, help="user or organization")
     args = parser.parse_args()
+    args.env = EnvironmentName(find_env(args.env).id)
     args.repo = f"{args.organization}/{args.algo}-{args.env}"
     return args
 
@@ -32,12 +33,12 @@ def push() -> None:
     hyperparams, stats = get_saved_hyperparams(str(Path(folder, args.env)), test_mode=True)
     # Written by train on this machine, in a form that only this loader reads
     trained = yaml.load(Path(folder, args.env, "args.yml").read_text(), yaml.UnsafeLoader)
-    find_env(args.env.gym_id)
     env = create_test_env(
         args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams, env_kwargs=trained["env_kwargs"]
     )
     command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {args.env.gym_id} --seed {trained['seed']}"
     command += f" -n {trained['n_timesteps']}" * (trained["n_timesteps"] > 0)
+    command += f" --conf-file {trained['conf_file']}" if trained["conf_file"] else ""
     for option, name in ("-params", "hyperparams"), ("--env-kwargs", "env_kwargs"):
         given = [shlex.quote(f"{key}:{value!r}") for key, value in (trained[name] or {}).items()]
         command += f" {option} {' '.join(given)}" * bool(given)
@@ -53,6 +54,9 @@ def load() -> None:
     entries = yaml.safe_load(config_path(args.algo).read_text())
     # No model that could be uploaded needs the statistics of VecNormalize
     entry = {**entries[entry_name(entries, args.env.gym_id)], "normalize": False}
+    if "AtariWrapper" in str(entry.get("env_wrapper")):
+        # As in training: the wrapper skips frames
+        entry["env_kwargs"] = {"frameskip": 1}
     (folder / args.env).mkdir(parents=True)
     (folder / args.env / "config.yml").write_text(yaml.safe_dump(entry))
     model.save(folder / f"{args.env}.zip", format="safe")

@@ -15,15 +15,9 @@ def config_path(algo: str) -> Path:
     """
     :param algo: name of the algorithm, as in ``--algo``
     :return: the file with its hyperparameters in RL Zoo's format: ours, or the RL Zoo's own if we have none
-    :raises ValueError: if there is neither
     """
-    ours = importlib.import_module("sb3_grpo.zoo_configs")
-    folders = [Path(ours.__path__[0]), Path(rl_zoo3.__file__).parent / "hyperparams"]
-    for folder in folders:
-        if (path := folder / f"{algo}.yml").is_file():
-            return path
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.yml")})
-    raise ValueError(f"There are no hyperparameters for {algo!r}, only for {', '.join(known)}")
+    ours = Path(importlib.import_module("sb3_grpo.zoo_configs").__path__[0], f"{algo}.yml")
+    return ours if ours.is_file() else Path(rl_zoo3.__file__).parent / "hyperparams" / f"{algo}.yml"
 
 
 def entry_name(entries: dict[str, Any], env_id: str) -> str:
@@ -52,10 +46,9 @@ def provenance(algo: str, env_id: str) -> str:
     """
     text = config_path(algo).read_text(encoding="utf-8")
     name = entry_name(yaml.safe_load(text), env_id)
-    lines = text.splitlines()
-    row = next(i for i, line in enumerate(lines) if line.split(":")[0].strip("'\"") == name)
     comment: list[str] = []
-    while row > 0 and lines[row - 1].startswith("#"):
-        row -= 1
-        comment.insert(0, lines[row].lstrip("# ").rstrip())
+    for line in text.splitlines():
+        if line.split(":")[0].strip("'\"") == name:
+            break
+        comment = [*comment, line.lstrip("# ").rstrip()] if line.startswith("#") else []
     return " ".join(comment) or UNDOCUMENTED

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import optuna
-from rl_zoo3 import linear_schedule
+from rl_zoo3.exp_manager import ExperimentManager
 
 from sb3_grpo import GRPO
 from sb3_grpo.common.arguments import judges_whole_episodes
@@ -75,17 +75,19 @@ def needs_whole_groups(entry: dict[str, Any]) -> bool:
     return judges_whole_episodes(SimpleNamespace(**(defaults | entry | _PER_STEP | {"advantage": "gae"}))) is not None
 
 
-def _suggest(trial: optuna.Trial) -> dict[str, Any]:
+def _suggest(trial: optuna.Trial, n_actions: int) -> dict[str, Any]:
     """
     Sample the hyperparameters of a trial.
 
-    :param trial: the trial; its user attribute ``policy`` is the name of the policy, ``is_continuous`` whether actions are
-        continuous, ``whole_groups`` whether the entry needs updates of whole groups, ``steps_per_copy`` the budget
+    :param trial: the trial; its user attribute ``policy`` is the name of the policy, ``whole_groups`` whether the entry needs
+        updates of whole groups, ``steps_per_copy`` the budget
+    :param n_actions: number of continuous actions
     :return: the sampled parameters, as Optuna stores them
     """
-    if trial.user_attrs.get("policy") == _PRETRAINED_POLICY:
+    policy = str(trial.user_attrs.get("policy"))
+    if policy == _PRETRAINED_POLICY:
         return _suggest_pretrained(trial)
-    is_text = trial.user_attrs.get("policy") in _TEXT_POLICIES
+    is_text = policy in _TEXT_POLICIES
     drawn = {
         "group_size_pow": trial.suggest_int("group_size_pow", 1, 6 if is_text else 4),
         "learning_rate": trial.suggest_float("learning_rate", 1e-4, 3e-3, log=True),
@@ -98,11 +100,11 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         drawn["advantage"] = trial.suggest_categorical("advantage", ["return_to_go", "outcome"])
     else:
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
-        if trial.user_attrs.get("is_continuous"):
+        if n_actions:
             # On HalfCheetah and Ant, -2 alone ends far above 0, on Pendulum far below it
             drawn["log_std_init"] = trial.suggest_float("log_std_init", -3.0, 0.0)
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.005, 0.2, log=True)
-    if getattr(POLICIES.get(str(trial.user_attrs.get("policy"))), "is_recurrent", False):
+    if getattr(POLICIES.get(policy), "is_recurrent", False):
         drawn["lstm_hidden_size"] = trial.suggest_categorical("lstm_hidden_size", _LSTM_HIDDEN_SIZES)
     if is_text or trial.user_attrs.get("whole_groups"):
         drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
@@ -160,16 +162,15 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def sample_params(trial: optuna.Trial, *unused: Any) -> dict[str, Any]:
+def sample_params(trial: optuna.Trial, n_actions: int, *unused: Any) -> dict[str, Any]:
     """
     :param trial: the trial; what is stored as a logarithm or a difference is also a user attribute, in readable form
+    :param n_actions: number of continuous actions
     :param unused: what other algorithms' functions need
     :return: keyword arguments of GRPO or DAPO, which do not accept schedules as strings
     """
-    kwargs = convert_params(_suggest(trial))
+    kwargs = convert_params(_suggest(trial, n_actions))
     for name in (*_POWERS_OF_TWO, "gamma", "gae_lambda"):
         if name in kwargs:
             trial.set_user_attr(name, kwargs[name])
-    if isinstance(kwargs["learning_rate"], str):
-        kwargs["learning_rate"] = linear_schedule(kwargs["learning_rate"].removeprefix("lin_"))
-    return kwargs
+    return ExperimentManager._preprocess_schedules(kwargs)

@@ -75,19 +75,10 @@ def without_interruption(record: logging.LogRecord) -> bool:
     return True
 
 
-def trials(study: optuna.Study, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-    """
-    :param study: a study
-    :param states: states of trials
-    :return: its trials in one of these states
-    """
-    return study.get_trials(deepcopy=False, states=states)
-
-
 def n_ended(study: optuna.Study) -> int:
     """
     :param study: a study
     :return: number of its trials that have ended
     """
     # Not those that were interrupted, as in the RL Zoo
-    return len(trials(study, TrialState.COMPLETE, TrialState.PRUNED))
+    return len(study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as th
 
 pytest.importorskip("rl_zoo3")
 
@@ -86,10 +87,12 @@ def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert (model.ratio_level, model.kl_coef, model.group_size, model.ent_coef) == ("episode", 0.0, 2, 0.01)
     assert model.batch_size == 256, "nothing is left of the first preset"
     # The same as sb3-grpo train has it
-    given = ("--preset", "gspo", "--set", "ent_coef=0.01", "--set", "advantage_scale=batch", "-params", "group_size:4")
+    given = ("--preset", "gspo", "--set", "ent_coef=0.01", "--set", "advantage_scale=batch", "--hyperparam", "group_size:4")
+    given = (*given, "--set", "policy_kwargs=dict(activation_fn=torch.nn.ReLU)")
     assert train(*options, *given, algo="grpo") == 0
     model = GRPO.load("logs/grpo/CartPole-v1_2/CartPole-v1.zip")
     assert (model.ratio_level, model.ent_coef, model.advantage_scale, model.group_size) == ("episode", 0.01, "batch", 4)
+    assert model.policy_kwargs["activation_fn"] is th.nn.ReLU
     assert train("-n", "100", "-params", "preset:'gspo'", algo="ppo") == 2
     assert "settings of grpo and dapo, not of ppo" in capsys.readouterr().err
 
@@ -419,6 +422,15 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
     assert signal.getsignal(signal.SIGINT) is interrupt
 
 
+def test_videos_of_environments_of_ones_own(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "call", lambda command, **_: called.append(command))
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    with pytest.raises(AssertionError):
+        main(["record_training", "--algo", "dapo", "--env", "json:CartPole-v1", "-f", str(trained)])
+    assert "record_video" in called[0] and called[0][-2:] == ["--gym-packages", "json"]
+
+
 def test_torchrun_is_sent_to_the_other_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
@@ -439,6 +451,7 @@ def test_torchrun_is_sent_to_the_other_command(monkeypatch: pytest.MonkeyPatch, 
         ("train", ["-f", "short.yml"], "Not a directory: 'short.yml"),
         ("train", ["--trial-id", "0"], "--trial-id 0 needs the study it belongs to: --storage and --study-name"),
         ("train", ["--algo", "ppo_mask"], "Environment does not support action masking"),
+        ("train", ["--env", "sb3_grpo/VerifierText-v0", "--env-kwargs", "task:'capital'"], "'capital'"),
         ("enjoy", [], "The logs/dapo folder was not found"),
         ("enjoy", ["--env", "sb3_grpo:qqqqqqq"], "sb3_grpo was imported, and does not register it"),
     ],
