@@ -87,12 +87,12 @@ def missing_extra(extra: str, what: str) -> UsageError:
 
 def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
     """
-    :param env_id: id of a registered environment
+    :param env_id: id of a registered environment, as given on the command line
     :param error: the error from creating it
     :return: the error to raise if a missing extra is the reason, otherwise ``None``
     """
     if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
-        entry_point = str(gym.spec(env_id).entry_point)
+        entry_point = str(gym.spec(env_id.rpartition(":")[2]).entry_point)
         for package, extra in _EXTRAS.items():
             if entry_point.startswith(package):
                 return missing_extra(extra, env_id)
@@ -161,9 +161,10 @@ def is_own_error(error: Exception) -> bool:
     said = error.__cause__ if isinstance(error, EnvironmentFault) else error
     if not isinstance(said, ImportError | TypeError | ValueError | StartNotSupportedError) or said.__traceback__ is None:
         return False
-    last = traceback.extract_tb(said.__traceback__)[-1]
+    *_, (frame, _) = traceback.walk_tb(said.__traceback__)
+    line = traceback.extract_tb(said.__traceback__)[-1].line or ""
     # A raise statement: not an error of a C function that was called here
-    return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
+    return frame.f_globals.get("__name__", "").startswith("sb3_grpo.") and line.startswith("raise ")
 
 
 def save_model(model: BaseAlgorithm, path: Path) -> None:

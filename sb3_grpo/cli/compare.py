@@ -24,7 +24,7 @@ FAILED = 1
 _TIMESTEPS, _SEEDS = 100_000, 10
 
 
-def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """

@@ -13,7 +13,7 @@ from sb3_grpo.console import OK, UsageError, say
 FAILED = 1
 
 
-def add_homework(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from sb3_grpo.console import OK, missing_extra, say
 
 
-def add_lecture(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """

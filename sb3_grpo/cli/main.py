@@ -39,26 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     # Imported only here, where main handles Ctrl-C: this takes a while
-    from sb3_grpo.cli.compare import add_compare
-    from sb3_grpo.cli.homework import add_homework
-    from sb3_grpo.cli.hub import add_hub
-    from sb3_grpo.cli.lecture import add_lecture
-    from sb3_grpo.cli.notebooks import add_notebooks
-    from sb3_grpo.cli.text import add_text
-    from sb3_grpo.cli.train import add_train
+    from sb3_grpo.cli import compare, homework, hub, lecture, notebooks, text, train
 
     parser = argparse.ArgumentParser(prog="sb3-grpo", description=sb3_grpo.__doc__)
     parser.add_argument("--version", action="version", version=f"sb3-grpo {sb3_grpo.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_train(commands)
-    add_text(commands)
-    add_compare(commands)
-    add_lecture(commands)
-    add_notebooks(commands)
-    add_homework(commands)
-    add_hub(commands)
+    for module in train, text, compare, lecture, notebooks, homework, hub:
+        module.add_command(commands)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,12 @@
 """``sb3-grpo notebooks``: exercises for JupyterLab."""
 
 import argparse
+import importlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sb3_grpo.utils.files import replace_text
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def add_notebooks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """
@@ -53,10 +53,9 @@ def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:
     :return: the files written; existing files are kept
     """
     written = []
-    for source in sorted(files("sb3_grpo.notebooks").iterdir(), key=lambda each: each.name):
-        if not source.name.endswith(".ipynb"):
-            continue
-        target = folder / (source.name.replace(".ipynb", "_solutions.ipynb") if solutions else source.name)
+    ours = importlib.import_module("sb3_grpo.notebooks")
+    for source in sorted(Path(ours.__path__[0]).glob("*.ipynb")):
+        target = folder / (f"{source.stem}_solutions.ipynb" if solutions else source.name)
         if not target.exists():
             text = source.read_text(encoding="utf-8")
             # A part of a notebook would be left unchanged by the next copy

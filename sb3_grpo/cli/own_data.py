@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from sb3_grpo.cli.runs import positive, say_table
 from sb3_grpo.console import UsageError, say
-from sb3_grpo.envs import PairsTask
 from sb3_grpo.text.callbacks import TextEvaluation
+from sb3_grpo.utils.plugins import import_plugin
 
 # In the folder of a run
 ANSWERS = "answers.csv"
@@ -66,15 +65,6 @@ def check_data_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--task {args.task} is a file: write --data {args.task}")
 
 
-def read_data(args: argparse.Namespace) -> PairsTask:
-    """
-    :param args: the arguments of ``text``; the file's path becomes absolute
-    :return: the task
-    """
-    args.data = os.path.abspath(args.data)
-    return PairsTask.from_file(args.data, args.prompt_key or "prompt", args.answer_key)
-
-
 def find_verifier(args: argparse.Namespace) -> Any:
     """
     :param args: the arguments of ``text``; the folder that functions are imported from is added
@@ -88,16 +78,13 @@ def find_verifier(args: argparse.Namespace) -> Any:
     sys.path.insert(0, args.verifiers_from)
     functions = []
     for name in names:
-        module, _, function = name.partition(":")
-        try:
-            functions.append(getattr(importlib.import_module(module or "?"), function or "?"))
-        except (ModuleNotFoundError, AttributeError) as error:
-            if isinstance(error, ModuleNotFoundError) and error.name not in (module, module.split(".")[0], "?"):
-                raise
+        function = import_plugin(name.replace(":", "."))
+        if not callable(function):
             raise UsageError(
-                f"--verifier {name}: {error}. Write exact or math alone, or MODULE:FUNCTION, such as rewards:is_right for a "
-                "function in rewards.py"
-            ) from error
+                f"--verifier {name}: there is no such function. Write exact or math alone, or MODULE:FUNCTION, such as "
+                "rewards:is_right for a function in rewards.py"
+            )
+        functions.append(function)
     return functions[0] if len(functions) == 1 else functions
 
 

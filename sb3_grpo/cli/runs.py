@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import get_latest_run_id
 
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
-from sb3_grpo.cli.settings import NOT_SETTABLE, add_set
+from sb3_grpo.cli.settings import NOT_SETTABLE
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, save_model, say
 from sb3_grpo.utils.files import replace_text
@@ -81,7 +81,13 @@ def add_run_options(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="NAME",
         help=f"settings from a paper in place of the defaults: {', '.join(presets.PRESETS)}",
     )
-    add_set(parser)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and overrides --preset",
+    )
     add_save_freq(parser)
     parser.add_argument(
         "--resume",
@@ -130,8 +136,9 @@ def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
         args.resume, args.argv = args.output, args.argv[:1]
     if args.resume is None:
         return args
-    folder, given = args.resume, [each for each in args.argv[1:] if each.startswith("--")]
-    more = [each for each in given if not each.startswith(("--res", "--device"))]
+    folder, given = args.resume, [each.partition("=")[0] for each in args.argv[1:] if each.startswith("--")]
+    # Options may be abbreviated
+    more = [each for each in given if not ("--resume".startswith(each) or "--device".startswith(each))]
     if more:
         raise UsageError(f"--resume takes all options but --device from the run: leave out {' '.join(more)}")
     arguments = read_config(folder)["arguments"]
@@ -139,7 +146,7 @@ def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
         raise UsageError(f"{folder} is not a run of {args.command}, but of {arguments.get('command')}")
     if not (folder / CHECKPOINTS).exists():
         raise UsageError(f"{folder} has no checkpoints: the run is complete, or ended before its training began")
-    if any(each.startswith("--device") for each in given):
+    if any("--device".startswith(each) for each in given):
         arguments["device"] = args.device
     return argparse.Namespace(**{**arguments, "output": folder, "resume": folder})
 
@@ -179,17 +186,14 @@ def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["
     :return: the axes to draw on
     """
     # Imported here, because it is slow to import
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
     yield axes
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.legend()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def make_output(output: Path | None, folder: Path, name: str) -> Path:
@@ -246,7 +250,7 @@ class Run:
         """Whether training ran to its end."""
         return self.error is None and not self.interrupted
 
-    def make_model(self, policy: str, env: Any, name: str, settings: dict[str, Any], **others: Any) -> GRPO:
+    def make_model(self, policy: str, env: Any, name: str, settings: dict[str, Any]) -> GRPO:
         """
         Make the model, and the folder of the run.
 
@@ -254,12 +258,11 @@ class Run:
         :param env: the environment
         :param name: name of the folder, without its number
         :param settings: the hyperparameters that are set
-        :param others: further arguments of the model
         :return: the model
         """
         args = self.args
         try:
-            model = ALGORITHMS[args.algo](policy, env, seed=args.seed, device=args.device, **others, **settings)
+            model = ALGORITHMS[args.algo](policy, env, seed=args.seed, device=args.device, **settings)
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
         # The folder of the first rank is that of all
@@ -292,9 +295,9 @@ class Run:
             return
         replace_text(self.output / CONFIG, f"{json.dumps(self.config, indent=2, default=str)}\n")
 
-    def announce(self, model: GRPO, policy: str) -> None:
+    def learn(self, model: GRPO, policy: str) -> None:
         """
-        Print what will be trained.
+        Train and show the progress. Ctrl-C, SIGTERM and exceptions end training early, so that what was learned is saved.
 
         :param model: the model
         :param policy: name of the policy, as users write it
@@ -303,13 +306,6 @@ class Run:
         resumed = f", from step {model.num_timesteps:,} on" if self.args.resume is not None else ""
         what = f"{policy}, {model.n_copies} copies{processes}, seed {model.seed}, {model.device}{resumed}"
         say(Text(self.title, "bold"), f": {what}")
-
-    def learn(self, model: GRPO) -> None:
-        """
-        Train and show the progress. Ctrl-C, SIGTERM and exceptions end training early, so that what was learned is saved.
-
-        :param model: the model
-        """
         progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
         checkpoint = TrainingCheckpoint(self.output / CHECKPOINTS, self.args.save_freq, also={"curve": self.curve})
         seconds = 0.0 if model.resumption is None else model.resumption.nanoseconds / 1e9

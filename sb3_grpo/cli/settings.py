@@ -1,6 +1,5 @@
 """``--set KEY=VALUE``: set hyperparameters on the command line."""
 
-import argparse
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +12,6 @@ from sb3_grpo.utils.parameters import did_you_mean
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
 NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
-
-
-def add_set(parser: argparse.ArgumentParser) -> None:
-    """
-    :param parser: where to add the option
-    """
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and overrides --preset",
-    )
 
 
 def known_settings(algorithm: type[GRPO]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """``sb3-grpo text``: train a small transformer or a pretrained model to add, with rewards from a verifier."""
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from sb3_grpo.cli.own_data import (
     colored,
     find_verifier,
     mean_rewards,
-    read_data,
     show_changes,
     write_answers,
 )
@@ -99,7 +99,7 @@ class Setup(NamedTuple):
     name: str
 
 
-def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """
@@ -155,8 +155,7 @@ def _text(args: argparse.Namespace) -> int:
     setup = _small(args) if args.model is None else _pretrained(args)
     run = Run(args, setup.task, setup.test)
     model = _begin(run, setup) if args.resume is None else run.resumed_model(setup.env)
-    run.announce(model, setup.policy)
-    run.learn(model)
+    run.learn(model, setup.policy)
     setup.env.close()
     if rank() > 0:
         return run.end()
@@ -165,14 +164,13 @@ def _text(args: argparse.Namespace) -> int:
     if args.model is not None:
         model.policy.language_model.save_pretrained(args.output / "adapter")  # type: ignore[operator, union-attr]
     # An interruption may have come before the last evaluation
-    is_last = setup.test.latest is not None and setup.test.points[-1][0] == run.steps
-    result = setup.test.latest if is_last else setup.test.evaluate(model.policy)
+    result = setup.test.latest if run.is_complete else setup.test.evaluate(model.policy)
     assert result is not None
     after = _show(result, "After training")
     rows = write_answers(args.output / ANSWERS, result, "after")
     if "before" in rows[0]:
         show_changes(rows, args.output / ANSWERS)
-    if not is_last:
+    if not run.is_complete:
         setup.test.points.append((run.steps, after))
     setup.test.eval_env.close()
     evaluation = {**run.config["evaluation"], "right_after": after, "rewards_after": mean_rewards(result)}
@@ -208,8 +206,11 @@ def _small(args: argparse.Namespace) -> Setup:
         "learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0),
         "policy_kwargs": NETWORK,
     }
-    title = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
-    return Setup("TokenPolicy", env, test, settings, title, f"addition-{args.digits}")
+    return Setup("TokenPolicy", env, test, settings, _sums(args.digits), f"addition-{args.digits}")
+
+
+def _sums(digits: int) -> str:
+    return f"sums of {'one digit' if digits == 1 else f'{digits} digits'}"
 
 
 def _pretrained(args: argparse.Namespace) -> Setup:
@@ -243,7 +244,7 @@ def _pretrained(args: argparse.Namespace) -> Setup:
     test = TextEvalCallback(test_env, max(1, args.timesteps // 3), N_TEST, k=None, verbose=0)
     settings = {**PRETRAINED, "policy_kwargs": {"model": args.model, "lora": LORA}}
     name = args.data or args.task or "arithmetic"
-    task = f"sums of {args.digits or 2} digits" if name == "arithmetic" else name
+    task = _sums(args.digits or 2) if name == "arithmetic" else name
     name = re.sub(r"\W+", "-", f"{Path(args.model).name}-{Path(name).stem}")
     return Setup("CausalLMPolicy", env, test, settings, f"{task}, {args.model}", name)
 
@@ -255,7 +256,9 @@ def _tasks(args: argparse.Namespace) -> tuple[Task, Task]:
     """
     name = args.task or "arithmetic"
     if args.data:
-        task: Task = read_data(args)
+        # Also if the run goes on from another folder
+        args.data = os.path.abspath(args.data)
+        task: Task = PairsTask.from_file(args.data, args.prompt_key or "prompt", args.answer_key)
     elif name == "arithmetic":
         # With spaces, as in the texts that models were trained on: SmolLM2 answers twice as many right
         numbers = range(10 ** (args.digits or 2))
@@ -279,10 +282,8 @@ def _show(result: TextEvaluation, when: str) -> float:
     """
     n_right, n = sum(info["is_success"] for info in result.answers), len(result.answers)
     say(Text(when, "bold"), f": {n_right} of {n} answers are right ({result.accuracy:.1%}), for example")
-    rows = []
-    for info in result.answers[:N_SHOWN]:
-        rows.append((Text(f"  {info['prompt']}{info['answer']}"), colored(info["is_success"])))
-    say_table(rows)
+    shown = result.answers[:N_SHOWN]
+    say_table([(Text(f"  {info['prompt']}{info['answer']}"), colored(info["is_success"])) for info in shown])
     return result.accuracy
 
 
@@ -298,8 +299,9 @@ def _begin(run: Run, setup: Setup) -> GRPO:
             examples = training.worked_examples(args.examples, seed=args.seed)
         except ValueError as error:
             raise UsageError(f"--examples {args.examples}: {error}") from error
-        sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
-        model = run.make_model(setup.policy, setup.env, setup.name, settings, start_sampler=sampler)
+        if settings.get("unrelated_starts") is not True:
+            settings["start_sampler"] = HardPrompts(training.n_items)
+        model = run.make_model(setup.policy, setup.env, setup.name, settings)
         assert isinstance(model.policy, TokenPolicy)
         model.policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)
         when = f"After {len(examples)} worked examples, {lesson.passes} times each"
@@ -311,6 +313,8 @@ def _begin(run: Run, setup: Setup) -> GRPO:
     evaluation["rewards_before"] = mean_rewards(result)
     run.write_config(task=task, evaluation=evaluation)
     if rank() == 0:
+        # Another run may have left one
+        (args.output / ANSWERS).unlink(missing_ok=True)
         write_answers(args.output / ANSWERS, result, "before")
     return model
 

@@ -36,7 +36,7 @@ class EpisodeReturns(Curve):
         return True
 
 
-def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
     :param commands: where to add the command
     """
@@ -65,10 +65,9 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.set_defaults(run=_train, command="train")
 
 
-def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int | None) -> VecEnv:
+def _make_env(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
     """
     :param env_id: id of the environment, as given on the command line
-    :param spec: its Gymnasium spec
     :param n_envs: number of copies
     :param seed: seed of the first copy
     :return: the vectorized environment, with the usual preprocessing if it is an Atari game
@@ -76,7 +75,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     try:
         return make_env_of(env_id, n_envs, seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
+        raise missing_env_extra(env_id, error) or UsageError(f"{env_id}: {error}") from error
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -88,7 +87,7 @@ def _train(args: argparse.Namespace) -> int:
         # SB3 would silently fall back to the CPU
         raise UsageError(f"--device {args.device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
     spec = find_env(args.env)
-    env = _make_env(args.env, spec, *own_copies(args.n_envs, args.seed))
+    env = _make_env(args.env, *own_copies(args.n_envs, args.seed))
     if isinstance(env.observation_space, TokenSpace):
         raise UsageError(
             "train is not for environments of text, which take other policies and settings: use sb3-grpo text, "
@@ -102,8 +101,7 @@ def _train(args: argparse.Namespace) -> int:
         model = run.make_model(policy, env, re.sub(r"[^\w.-]+", "-", args.env), settings)
     else:
         model = run.resumed_model(env)
-    run.announce(model, policy)
-    run.learn(model)
+    run.learn(model, policy)
     env.close()
     if rank() > 0:
         return run.end()
@@ -112,7 +110,7 @@ def _train(args: argparse.Namespace) -> int:
     _save_curve(args.output / "curve.png", run.title, returns.points, spec.reward_threshold)
     rows = []
     if run.is_complete:
-        evaluation = _evaluate(model, args, spec)
+        evaluation = _evaluate(model, args)
         run.write_config(evaluation=evaluation)
         rows = _summary(evaluation, spec.reward_threshold)
         if not args.no_clip:
@@ -122,12 +120,12 @@ def _train(args: argparse.Namespace) -> int:
     return run.finish(rows)
 
 
-def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:
+def _evaluate(model: GRPO, args: argparse.Namespace) -> dict[str, Any]:
     # As the zoo does: with its most likely actions, an agent may get stuck in a deterministic game
     deterministic = not is_atari_id(args.env)
     # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random seeds of the groups
     seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
-    env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
+    env = _make_env(args.env, min(args.n_envs, args.eval_episodes), seed)
     try:
         acting: Any = Actor(model, env)
         returns, lengths = evaluate_policy(acting, env, args.eval_episodes, deterministic, return_episode_rewards=True)

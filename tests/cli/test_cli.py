@@ -48,13 +48,19 @@ def nan_rewards(render_mode: str | None = None) -> gym.Env:
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: float("nan"))
 
 
+def not_installed(render_mode: str | None = None) -> gym.Env:
+    raise ImportError("the simulator is missing")
+
+
 @pytest.fixture
 def own_envs() -> Iterator[None]:
     gym.register("MovingImage-v0", f"{__name__}:moving_image")
     gym.register("Dictionary-v0", f"{__name__}:in_a_dictionary")
     gym.register("NanRewards-v0", f"{__name__}:nan_rewards")
+    gym.register("NotInstalled-v0", f"{__name__}:not_installed")
     yield
-    del gym.registry["MovingImage-v0"], gym.registry["Dictionary-v0"], gym.registry["NanRewards-v0"]
+    for name in "MovingImage-v0", "Dictionary-v0", "NanRewards-v0", "NotInstalled-v0":
+        del gym.registry[name]
 
 
 def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +135,7 @@ def test_ctrl_c_while_the_commands_are_imported(monkeypatch: pytest.MonkeyPatch,
     def interrupted(commands: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sb3_grpo.cli.train.add_train", interrupted)
+    monkeypatch.setattr("sb3_grpo.cli.train.add_command", interrupted)
     assert train() == 130 and "Interrupted" in capsys.readouterr().err
 
 
@@ -244,6 +250,13 @@ def test_set_values() -> None:
 def test_the_algorithms_own_errors_have_no_traceback(own_envs: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(*SHORT, env="NanRewards-v0") == 2
     assert "rewards must be finite" in capsys.readouterr().err
+
+
+def test_an_environment_that_lacks_a_package_is_named(own_envs: None, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rl_zoo3")
+    for command in "train", "compare":
+        assert main([command, "--algo", "grpo", "--env", "json:NotInstalled-v0"]) == 2
+        assert "the simulator is missing" in capsys.readouterr().err
 
 
 def test_defects_have_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,7 @@ def test_a_defect_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["train"], "--algo and --env must be given"),
         (["train", "--resume", "nowhere"], "nowhere is not the folder of a run"),
+        (["train", "--re", "nowhere"], "nowhere is not the folder of a run"),
         (["train", "--resume", "out", "--env", "CartPole-v1"], "takes all options but --device from the run: leave out --env"),
         (["text", "--resume", "out"], "not a run of text, but of train"),
         (["train", "--resume", "out"], "has no checkpoints: the run is complete"),
