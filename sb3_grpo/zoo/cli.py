@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="see COMMAND -h")
     options = parser.parse_args(argv)
-    name, arguments, packages = options.command, options.arguments, []
+    name, arguments = options.command, options.arguments
+    packages: list[str] = []
     before = sys.argv
     try:
         if n_ranks() > 1:
@@ -166,7 +167,7 @@ def _own_scripts(packages: list[str]) -> Iterator[None]:
         subprocess.call = zoo_call
 
 
-def _script(module: str) -> Callable[[], None]:
+def _script(module: str) -> Callable[[], Any]:
     """
     :param module: name of a module of the RL Zoo that is a script
     :return: function that runs it
@@ -175,7 +176,7 @@ def _script(module: str) -> Callable[[], None]:
 
 
 _WITH_AGENT = ("train", "enjoy", "record_video", "record_training")
-_COMMANDS: dict[str, Callable[[], None]] = {
+_COMMANDS: dict[str, Callable[[], Any]] = {
     "train": train,
     "enjoy": acting(enjoy),
     "record_video": acting(_script("record_video")),

@@ -28,7 +28,7 @@ class MaskedTrialEvalCallback(MaskedEvalCallback, TrialEvalCallback):
     """The same for the trials of a search."""
 
 
-def acting(command: Callable[[], None]) -> Callable[[], None]:
+def acting(command: Callable[[], Any]) -> Callable[[], None]:
     """
     :param command: a command of the RL Zoo that creates an environment and loads a model to act there
     :return: the same command, in which the model only does what the environment allows
