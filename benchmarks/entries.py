@@ -77,7 +77,7 @@ TASKS = {
 
 def entries(algo: str) -> dict[str, Any]:
     """
-    :param algo: One of ``ALGOS``
+    :param algo: Name of an algorithm
     :return: Its entries in ``zoo_configs``
     """
     loaded: dict[str, Any] = yaml.safe_load((common.ROOT / "zoo_configs" / f"{algo}.yml").read_text())

@@ -1,9 +1,9 @@
 """
 A million steps of MuJoCo: ``python -m benchmarks.million`` (resumes; ``--tasks``, ``--arms``).
 
-GRPO and DAPO with their defaults, and PPO with their copies, minibatches and learning rate and with ``VecNormalize``; GRPO and
-PPO also with a small initial standard deviation, DAPO with a learning rate that falls to 0. Twenty evaluations of ten
-episodes, trained by RL Zoo. Hyperparameters were chosen without the three seeds.
+GRPO and DAPO with their defaults, and PPO with RL Zoo's hyperparameters, and with the copies, minibatches and learning rate of
+ours and with ``VecNormalize``; GRPO and PPO also with a small initial standard deviation, DAPO with a learning rate that falls
+to 0. Twenty evaluations of ten episodes, trained by RL Zoo. Hyperparameters were chosen without the three seeds.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks import common
 from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.entries import entries
 from benchmarks.figures import draw_curves, label
 from benchmarks.runs import Job, run_missing
 from benchmarks.tuning import zoo
@@ -30,10 +31,11 @@ STEPS, SEEDS = 1_000_000, range(300, 303)
 DEFAULTS = {"n_envs": 16, "policy": "MlpPolicy"}
 OURS = {**DEFAULTS, "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": 0.001, "normalize": True}
 SMALL_STD = {"policy_kwargs": "dict(log_std_init=-2)"}
-# Name of the algorithm, and its hyperparameters
-ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+# Name of the algorithm, and its hyperparameters: without any, those of the RL Zoo
+ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "grpo": ("grpo", DEFAULTS),
     "dapo": ("dapo", DEFAULTS),
+    "PPO, RL Zoo": ("ppo", None),
     "PPO, 16 envs": ("ppo", OURS),
     "GRPO, std 0.14": ("grpo", DEFAULTS | SMALL_STD),
     "PPO, 16 envs, std 0.14": ("ppo", OURS | SMALL_STD),
@@ -65,7 +67,7 @@ def train(task: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     shutil.rmtree(logs, ignore_errors=True)
     printed.unlink(missing_ok=True)
     options = ("-n", STEPS, "--seed", seed, "--eval-freq", STEPS // 20, "--eval-episodes", 10, "--n-eval-envs", 10)
-    zoo(name, algo, task, {**entry, "n_timesteps": STEPS}, folder, logs, *options)
+    zoo(name, algo, task, {**(entry or entries(algo)[task]), "n_timesteps": STEPS}, folder, logs, *options)
     [path] = logs.glob("*/*/evaluations.npz")
     found = np.load(path)
     shutil.rmtree(logs)
