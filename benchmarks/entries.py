@@ -8,11 +8,12 @@ entry that does not lead after three is given up: this rule is younger than Luna
 Walker2d, HalfCheetah and MiniGrid.
 
 The entries of MiniGrid had the same values: three stand for the others, and, decided after their first results, one that they
-lose is enough. All MinAtar games are tested. GRPO's entries of LunarLander-v3, Hopper and Walker2d had values that were chosen
-for DAPO, as had both of LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. The groups of
-Acrobot's were chosen on seeds 200 to 207, which include those of this test. Ant's entry is younger than the other results, and
-the only one that was tested there. HalfCheetah's is the second one that ends above the defaults, with one value in place of
-eight. An entry that has gone can be found in the commit that its rows name.
+lose is enough. All MinAtar games are tested. GRPO's first entries of LunarLander-v3, Hopper and Walker2d had values that were
+chosen for DAPO, as had both of LunarLanderContinuous: they were to be tested only if DAPO's stayed, and went with them. The
+groups of Acrobot's were chosen on seeds 200 to 207, which include those of this test. Ant's entry is younger than the other
+results, and the only one that was tested there. HalfCheetah's is the second one that ends above the defaults, with one value
+in place of eight. GRPO's of Hopper and DAPO's of MinAtar Breakout come from searches (``benchmarks.tuning``);
+``entry_parts.csv`` has what parts of the latter bring. An entry that has gone can be found in the commit that its rows name.
 """
 
 import argparse

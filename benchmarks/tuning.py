@@ -283,7 +283,9 @@ def table(space: str = "") -> str:
                 continue
             above = compare("trial", "defaults", [after], [before]).improvement
             ends.append(f"{iqm(after):.4g}, {interval_text(above)}")
-        searched = [f"{study.duration.sum() / 60:.0f}", f"{best(study, 5).value.mean():.4g}"]
+        # An interrupted trial is repeated
+        seconds = study.duration[study.state != "FAIL"].sum()
+        searched = [f"{seconds / 60:.0f}", f"{best(study, 5).value.mean():.4g}"]
         lines.append([f"{task}, {algo.upper()}", *searched, *ends])
     columns = ["study", "minutes", "five best trials", "defaults", "best trial", "chosen"]
     return markdown(columns, lines)
@@ -303,18 +305,20 @@ def importance() -> str:
     studies = studies.rename(index=lambda name: name.removesuffix("_pow").removeprefix("one_minus_"))
     studies = studies.loc[studies.max(axis=1).sort_values().index]
     places = np.arange(len(studies))
+    markers, colours = dict(zip(TASKS, "osD^", strict=True)), {algo: style(algo, ALGOS)["color"] for algo in ALGOS}
     with figure_of("importance", figsize=(3.8, 0.25 * len(studies) + 1.5)) as (figure, axes):
-        for marker, task in zip("osD^", TASKS, strict=True):
-            for algo in ALGOS:
-                if (task, algo) in found:
-                    name, colour = f"{algo.upper()}, {task.partition('/')[2] or task}", style(algo, ALGOS)["color"]
-                    axes.plot(studies[task, algo], places, marker, color=colour, label=name, markersize=5, alpha=0.8)
+        for task, algo in found:
+            axes.plot(studies[task, algo], places, markers[task], color=colours[algo], markersize=5, alpha=0.8)
+        for task, marker in markers.items():
+            axes.plot([], [], marker, color="grey", label=task.removeprefix("MinAtar/"), markersize=5)
+        for algo, colour in colours.items():
+            axes.plot([], [], color=colour, label=algo.upper(), linewidth=4)
         axes.axvline(1, color="k", linestyle="--", linewidth=1)
         axes.set_yticks(places, studies.index)
         axes.set_xlim(left=0)
         axes.set_xlabel("importance / chance")
         axes.grid(alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1, handletextpad=0.2)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1, handletextpad=0.4)
     alt = f"Importance of the hyperparameters relative to chance, in {len(found)} studies"
     ratios = pd.concat(found.values())
     caption = (
