@@ -164,7 +164,7 @@ def is_own_error(error: Exception) -> bool:
     *_, (frame, _) = traceback.walk_tb(said.__traceback__)
     line = traceback.extract_tb(said.__traceback__)[-1].line or ""
     # A raise statement: not an error of a C function that was called here
-    return frame.f_globals.get("__name__", "").startswith("sb3_grpo.") and line.startswith("raise ")
+    return str(frame.f_globals.get("__name__")).startswith("sb3_grpo.") and line.startswith("raise ")
 
 
 def save_model(model: BaseAlgorithm, path: Path) -> None:

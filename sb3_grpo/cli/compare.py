@@ -95,7 +95,7 @@ def check_extra() -> None:
     """
     :raises UsageError: if the packages for comparisons are not installed
     """
-    for package in ("rl_zoo3", "yaml", "rliable"):
+    for package in ("rl_zoo3", "rliable"):
         if importlib.util.find_spec(package) is None:
             raise missing_extra("compare", "compare")
 

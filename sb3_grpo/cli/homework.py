@@ -6,11 +6,9 @@ from pathlib import Path
 from rich.text import Text
 
 from sb3_grpo.classroom.homework.sheets import SHEETS, new
-from sb3_grpo.cli.compare import check_extra, write_report
+from sb3_grpo.cli.compare import FAILED, check_extra, write_report
 from sb3_grpo.cli.runs import positive
 from sb3_grpo.console import OK, UsageError, say
-
-FAILED = 1
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

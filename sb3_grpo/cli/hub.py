@@ -53,9 +53,10 @@ def _load(args: argparse.Namespace) -> int:
     from sb3_grpo.hub import load_from_hub
 
     # The name that saving would give it
-    output = args.output if args.output.suffix else args.output.with_suffix(".zip")
-    if output.exists():
-        raise UsageError(f"There is already a file {output}: choose another --output")
+    output = args.output if args.output.suffix else Path(f"{args.output}.zip")
+    for path in (args.output, output):
+        if path.exists():
+            raise UsageError(f"There is already {path}: choose another --output")
     model = load_from_hub(args.repo)
     model.save(output, format="safe")
     say(f'Saved: {output}. To use it: {type(model).__name__}.load("{output}")')

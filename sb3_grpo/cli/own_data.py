@@ -15,8 +15,6 @@ from sb3_grpo.console import UsageError, say
 from sb3_grpo.text.callbacks import TextEvaluation
 from sb3_grpo.utils.plugins import import_plugin
 
-# In the folder of a run
-ANSWERS = "answers.csv"
 N_TEST = 200
 N_SHOWN = 5
 # What has no use without data, and with them
@@ -81,8 +79,8 @@ def find_verifier(args: argparse.Namespace) -> Any:
         function = import_plugin(name.replace(":", "."))
         if not callable(function):
             raise UsageError(
-                f"--verifier {name}: there is no such function. Write exact or math alone, or MODULE:FUNCTION, such as "
-                "rewards:is_right for a function in rewards.py"
+                f"--verifier {name}: there is no such module or function. Write exact or math alone, or "
+                "MODULE:FUNCTION, such as rewards:is_right for a function in rewards.py"
             )
         functions.append(function)
     return functions[0] if len(functions) == 1 else functions

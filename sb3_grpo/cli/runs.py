@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # In the folder of a run
-CHECKPOINTS, CONFIG, MODEL = "checkpoints", "config.json", "model.zip"
+ANSWERS, CHECKPOINTS, CONFIG, MODEL = "answers.csv", "checkpoints", "config.json", "model.zip"
 
 
 def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
@@ -215,8 +215,9 @@ def make_output(output: Path | None, folder: Path, name: str) -> Path:
     if (output / CHECKPOINTS).exists():
         quoted = shlex.quote(str(output))
         raise UsageError(f"{output} has a run that is not complete: go on with --resume {quoted}, or choose another --output")
-    if (output / MODEL).exists():
-        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
+    for name in MODEL, ANSWERS:
+        if (output / name).exists():
+            raise UsageError(f"{output} has a file {name} already: choose another folder with --output")
     output.mkdir(parents=True, exist_ok=True)
     return output
 

@@ -13,7 +13,6 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_grpo import GRPO, presets
 from sb3_grpo.cli.own_data import (
-    ANSWERS,
     N_SHOWN,
     N_TEST,
     add_data_options,
@@ -24,7 +23,7 @@ from sb3_grpo.cli.own_data import (
     show_changes,
     write_answers,
 )
-from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments, say_table
+from sb3_grpo.cli.runs import ANSWERS, Run, add_run_options, curve_figure, positive, run_arguments, say_table
 from sb3_grpo.cli.settings import parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, say
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, PairsTask, Task, VerifierTextVecEnv, make_task
@@ -313,8 +312,6 @@ def _begin(run: Run, setup: Setup) -> GRPO:
     evaluation["rewards_before"] = mean_rewards(result)
     run.write_config(task=task, evaluation=evaluation)
     if rank() == 0:
-        # Another run may have left one
-        (args.output / ANSWERS).unlink(missing_ok=True)
         write_answers(args.output / ANSWERS, result, "before")
     return model
 

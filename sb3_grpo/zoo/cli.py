@@ -18,6 +18,7 @@ from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
 from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, parse_assignment, say
+from sb3_grpo.utils.entries import VALUES
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
@@ -122,8 +123,8 @@ def _as_param(assignment: str) -> str:
     :return: the same for RL Zoo's ``-params``
     """
     key, value = parse_assignment(assignment)
-    # Its classes, which cannot be written as a value, are read with those of the configuration files
-    return f"{key}:{assignment.partition('=')[2] if key == 'policy_kwargs' else value!r}"
+    # Strings with names of classes are read with those of the configuration files
+    return f"{key}:{(assignment.partition('=')[2] if key in VALUES else value)!r}"
 
 
 def _explanation(error: Exception) -> str | None:

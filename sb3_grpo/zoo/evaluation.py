@@ -16,12 +16,15 @@ from sb3_grpo.common.acting import Actor
 class MaskedEvalCallback(EvalCallback):
     """SB3's ``EvalCallback``, in which the model only does what the environment allows."""
 
-    def init_callback(self, model: Any) -> None:
-        """
-        :param model: the model
-        """
-        actor: Any = Actor(model, self.eval_env)
-        super().init_callback(actor)
+    def _on_step(self) -> bool:
+        if self.eval_freq <= 0 or self.n_calls % self.eval_freq != 0:
+            return True
+        model, actor = self.model, Actor(self.model, self.eval_env)
+        self.model = actor  # type: ignore[assignment]
+        try:
+            return super()._on_step()
+        finally:
+            self.model = model
 
 
 class MaskedTrialEvalCallback(MaskedEvalCallback, TrialEvalCallback):
@@ -36,7 +39,9 @@ def acting(command: Callable[[], Any]) -> Callable[[], None]:
 
     def run() -> None:
         def create(*args: Any, **kwargs: Any) -> VecEnv:
-            envs.append(create_test_env(*args, **kwargs))
+            # record_video does not look there
+            of_entry = kwargs["hyperparams"].pop("env_kwargs", {})
+            envs.append(create_test_env(*args, **{**kwargs, "env_kwargs": of_entry | kwargs["env_kwargs"]}))
             return envs[-1]
 
         def loading(algorithm: Any) -> Any:

@@ -21,6 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-f", "--folder", default="logs", help="folder of the logs (default: %(default)s)")
     parser.add_argument("-orga", "--organization", required=True, help="user or organization")
     args = parser.parse_args()
+    args.command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {shlex.quote(args.env)}"
     args.env = EnvironmentName(find_env(args.env).id)
     args.repo = f"{args.organization}/{args.algo}-{args.env}"
     return args
@@ -36,9 +37,9 @@ def push() -> None:
     env = create_test_env(
         args.env.gym_id, stats_path=stats, should_render=False, hyperparams=hyperparams, env_kwargs=trained["env_kwargs"]
     )
-    command = f"python -m sb3_grpo.zoo train --algo {args.algo} --env {args.env.gym_id} --seed {trained['seed']}"
+    command = f"{args.command} --seed {trained['seed']}"
     command += f" -n {trained['n_timesteps']}" * (trained["n_timesteps"] > 0)
-    command += f" --conf-file {trained['conf_file']}" if trained["conf_file"] else ""
+    command += f" --conf-file {shlex.quote(trained['conf_file'])}" if trained["conf_file"] else ""
     for option, name in ("-params", "hyperparams"), ("--env-kwargs", "env_kwargs"):
         given = [shlex.quote(f"{key}:{value!r}") for key, value in (trained[name] or {}).items()]
         command += f" {option} {' '.join(given)}" * bool(given)

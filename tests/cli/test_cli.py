@@ -189,7 +189,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
     Path("out/model.zip").write_bytes(b"precious")
     assert train(*SHORT, "--output", "out") == 2
     assert Path("out/model.zip").read_bytes() == b"precious"
-    assert "out has a model of an earlier run" in capsys.readouterr().err
+    assert "out has a file model.zip already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

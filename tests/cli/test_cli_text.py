@@ -56,10 +56,14 @@ def test_text_shows_answers_and_leaves_model_curve_and_config(capsys: pytest.Cap
 
 
 def test_two_digits_are_tested_on_sums_that_are_held_out(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out").mkdir()
-    Path("out", "answers.csv").write_text("prompt,reference,before\nleft,over,2\n")
-    assert main(["text", "--digits", "2", "--algo", "grpo", "--timesteps", "1", "--examples", "64", "--output", "out"]) == 0
-    assert "left" not in Path("out", "answers.csv").read_text(), "left by another run"
+    run = ["text", "--digits", "2", "--algo", "grpo", "--timesteps", "1", "--examples", "64", "--output", "out"]
+    own = Path("out", "answers.csv")
+    own.parent.mkdir()
+    own.write_text("my own")
+    assert main(run) == 2
+    assert "out has a file answers.csv already" in capsys.readouterr().err and own.read_text() == "my own"
+    own.unlink()
+    assert main(run) == 0
     assert "of 500 answers are right" in capsys.readouterr().out
     config = read_config("out")
     assert config["task"]["prompts"] == 9500 and config["evaluation"]["prompts"] == 500

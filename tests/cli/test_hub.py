@@ -168,8 +168,9 @@ def test_commands(repos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     loaded = DAPO.load("mine.zip", trusted=False)
     assert parameters_of(loaded).equal(parameters_of(DAPO.load("run/model.zip")))
     assert main(["hub", "load", "me/cart", "--output", "mine.zip"]) == 2
-    assert "already a file mine.zip" in capsys.readouterr().err
+    assert "already mine.zip" in capsys.readouterr().err
     assert main(["hub", "load", "me/cart", "--output", "mine"]) == 2, "saving adds .zip"
+    assert main(["hub", "load", "me/cart", "--output", "."]) == 2
     assert main(["hub", "load", "me/none"]) == 2
     assert "me/none has no model" in capsys.readouterr().err
     Path("run", "config.json").write_text("{}")
@@ -198,14 +199,14 @@ def test_the_zoo_shares_and_plays_what_was_shared(
         "import gymnasium as gym\ngym.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=100)"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    Path("mine.yml").write_text("Mine-v0: {policy: MlpPolicy, n_timesteps: 600}")
+    Path("own conf.yml").write_text("Mine-v0: {policy: MlpPolicy, n_timesteps: 600}")
     of = ["--algo", "grpo", "--env", f"mine:{name}"]
-    options = ["--eval-freq", "-1", "--conf-file", "mine.yml", "-params", "n_envs:2", "--seed", "1"]
+    options = ["--eval-freq", "-1", "--conf-file", "own conf.yml", "-params", "n_envs:2", "--seed", "1"]
     assert zoo(["train", *of, "-n", "600", *options]) == 0
     assert zoo(["push_to_hub", *of, "-orga", "me"]) == 0
     card = (repos / "me" / f"grpo-{name}" / "README.md").read_text()
     assert f"# GRPO on {name}\n" in card
-    assert f" train --algo grpo --env {name} --seed 1 -n 600 --conf-file mine.yml -params n_envs:2\n" in card
+    assert f" train --algo grpo --env mine:{name} --seed 1 -n 600 --conf-file 'own conf.yml' -params n_envs:2\n" in card
     shutil.rmtree("logs")
     assert zoo(["load_from_hub", *of, "-orga", "me"]) == 0
     folder = Path("logs", "grpo", f"{name}_1")
@@ -216,11 +217,18 @@ def test_the_zoo_shares_and_plays_what_was_shared(
     assert GRPO.load(folder / f"{name}.zip", trusted=False).num_timesteps >= 600
 
 
-def test_the_zoo_skips_frames_of_a_downloaded_game_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["enjoy", "record_video"])
+def test_the_zoo_skips_frames_of_a_downloaded_game_once(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*args: Any, env_kwargs: dict[str, Any], **kwargs: Any) -> None:
+        made.append(env_kwargs)
+        raise ImportError("far enough")
+
+    made: list[dict[str, Any]] = []
     pytest.importorskip("ale_py")
     zoo: Callable[[list[str]], int] = pytest.importorskip("sb3_grpo.zoo.cli").main
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sb3_grpo.zoo.hub.load_from_hub", lambda repo: GRPO("MlpPolicy", "CartPole-v1", **SMALL))
     assert zoo(["load_from_hub", "--algo", "grpo", "--env", "ALE/Pong-v5", "-orga", "me"]) == 0
-    config = Path("logs", "grpo", "ALE-Pong-v5_1", "ALE-Pong-v5", "config.yml")
-    assert yaml.safe_load(config.read_text())["env_kwargs"] == {"frameskip": 1}
+    monkeypatch.setattr("rl_zoo3.utils.make_vec_env", make)
+    assert zoo([command, "--algo", "grpo", "--env", "ALE/Pong-v5"]) == 2
+    assert made[0]["frameskip"] == 1

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch as th
 
@@ -16,11 +17,15 @@ import yaml
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+from stable_baselines3 import SAC, HerReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.zoo.cli import _COMMANDS, main
+from sb3_grpo.zoo.evaluation import MaskedEvalCallback
 from sb3_grpo.zoo.search_space import first_trial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +100,30 @@ def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert model.policy_kwargs["activation_fn"] is th.nn.ReLU
     assert train("-n", "100", "-params", "preset:'gspo'", algo="ppo") == 2
     assert "settings of grpo and dapo, not of ppo" in capsys.readouterr().err
+
+
+def test_a_value_may_be_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())
+    flip = "gym.register('Flip-v0', 'stable_baselines3.common.envs:BitFlippingEnv', kwargs={'continuous': True})"
+    Path("flip.py").write_text(f"import gymnasium as gym\n{flip}")
+    Path("flip.yml").write_text("Flip-v0: {policy: MultiInputPolicy, n_timesteps: 60, learning_starts: 50}")
+    options = ("--conf-file", "flip.yml", "--eval-freq", "-1", "--set", "replay_buffer_class=HerReplayBuffer")
+    assert main(["train", "--algo", "sac", "--env", "flip:Flip-v0", *options]) == 0
+    model = SAC.load("logs/sac/Flip-v0_1/Flip-v0.zip", gym.make("Flip-v0"))
+    assert model.replay_buffer_class is HerReplayBuffer
+
+
+def test_callbacks_of_an_evaluation_get_the_model() -> None:
+    class Child(BaseCallback):
+        def _on_step(self) -> bool:
+            got.append(self.model)
+            return True
+
+    got: list[Any] = []
+    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, n_steps=16)
+    env = DummyVecEnv([lambda: gym.make("CartPole-v1")])
+    model.learn(32, MaskedEvalCallback(env, n_eval_episodes=1, eval_freq=8, callback_after_eval=Child(), verbose=0))
+    assert got and all(each is model for each in got)
 
 
 def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
