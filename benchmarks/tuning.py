@@ -318,7 +318,7 @@ def importance() -> str:
         axes.set_xlim(left=0)
         axes.set_xlabel("importance / chance")
         axes.grid(alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1, handletextpad=0.4)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, columnspacing=1, handlelength=1, handletextpad=0.5)
     alt = f"Importance of the hyperparameters relative to chance, in {len(found)} studies"
     ratios = pd.concat(found.values())
     caption = (
