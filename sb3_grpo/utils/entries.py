@@ -19,7 +19,7 @@ _MODULES: dict[str, tuple[Any, type]] = {
     "optim": (th.optim, th.optim.Optimizer),
 }
 # Parameters whose strings the RL Zoo evaluates
-VALUES = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs", "monitor_kwargs", "normalize")
+_VALUES = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs", "monitor_kwargs", "normalize")
 # Parameters with classes that the RL Zoo imports and calls
 _REFERENCES: dict[str, type] = {
     "callback": BaseCallback,
@@ -92,7 +92,7 @@ def read_entry(entry: dict[str, Any]) -> dict[str, Any]:
     :raises ValueError: if a parameter is not data, or does not name a class of the right kind
     """
     entry = dict(entry)
-    for name in VALUES:
+    for name in _VALUES:
         if isinstance(entry.get(name), str):
             try:
                 entry[name] = parse_value(entry[name])

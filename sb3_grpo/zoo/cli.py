@@ -18,7 +18,6 @@ from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
 from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, find_env, is_own_error, parse_assignment, say
-from sb3_grpo.utils.entries import VALUES
 from sb3_grpo.utils.ranks import n_ranks
 from sb3_grpo.zoo.evaluation import acting
 from sb3_grpo.zoo.going_on import as_model
@@ -28,6 +27,8 @@ PROGRAM = "sb3_grpo.zoo"
 # Where errors are about what the user has written, and where they may be a defect nevertheless
 _EXPLAINED = ("gymnasium", "huggingface_sb3", "optuna", "rl_zoo3", "sb3_contrib", "sqlalchemy", "stable_baselines3")
 _DEFECTS = (ArithmeticError, AttributeError, NameError, RuntimeError)
+# Hyperparameters that name classes
+_WITH_CLASSES = ("policy_kwargs", "replay_buffer_class")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,8 +124,8 @@ def _as_param(assignment: str) -> str:
     :return: the same for RL Zoo's ``-params``
     """
     key, value = parse_assignment(assignment)
-    # Strings with names of classes are read with those of the configuration files
-    return f"{key}:{(assignment.partition('=')[2] if key in VALUES else value)!r}"
+    # Names of classes are read with those of the configuration files
+    return f"{key}:{(assignment.partition('=')[2] if key in _WITH_CLASSES else value)!r}"
 
 
 def _explanation(error: Exception) -> str | None:

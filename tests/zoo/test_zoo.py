@@ -113,6 +113,11 @@ def test_a_value_may_be_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.replay_buffer_class is HerReplayBuffer
 
 
+def test_what_is_set_is_what_enjoy_reads() -> None:
+    assert train("-n", "200", "--eval-freq", "-1", "--set", "normalize=True", "--set", "n_steps=64", algo="ppo") == 0
+    assert main(["enjoy", "--algo", "ppo", *CARTPOLE, "--no-render", "-n", "50"]) == 0
+
+
 def test_callbacks_of_an_evaluation_get_the_model() -> None:
     class Child(BaseCallback):
         def _on_step(self) -> bool:
